@@ -57,9 +57,7 @@ async def _last(url: str, done: Counter[str], turns: Sequence[str] = TURNS) -> C
         return Counter(done)
 
 
-async def test_a_turn_reads_and_commits_the_same_however_much_is_remembered(
-    tmp_path: Path, done: Counter[str]
-) -> None:
+async def test_a_turn_reads_and_commits_the_same_however_much_is_remembered(tmp_path: Path, done: Counter[str]) -> None:
     found = list[Counter[str]]()
     for size in (60, 2_000):
         url = f"sqlite:{tmp_path / f'{size}.db'}"

@@ -9,6 +9,7 @@ import apsw
 import pytest
 
 from loom.engine.urls import Opening, store_at
+from loom.stores.sqlite import index
 from loom.testing.conformance.suite import ALICE, BOB, a_block, a_fact, a_job, an_episode
 from loom.testing.servers import free_port, postgres
 from tests.commands import LOOM, run_loom
@@ -62,7 +63,8 @@ def harm(path):
     db.close()
 
 
-def test_verify_says_what_differs_and_repairs_it(loom, tmp_path):
+def test_verify_says_what_differs_and_repairs_it(loom, tmp_path, monkeypatch):
+    monkeypatch.setattr(index, "TAIL", 1)  # so that there is an index to harm
     fill(f"sqlite:{tmp_path}/m.db")
     assert "no difference" in loom("store", "verify", "sqlite:m.db").stdout
     harm(tmp_path / "m.db")

@@ -13,18 +13,26 @@ from loom.engine import open_memory
 from loom.engine.open import open_checkpoints
 from loom.errors import LoomError, StoreError
 from loom.providers.embedding.local import HashEmbedder
-from loom.stores.sqlite import SqliteStore
+from loom.stores.sqlite import SqliteStore, index
 from loom.testing import ScriptedModel
 from loom.testing.conformance.checkpoint_store import CHAT, save_turns
 from loom.testing.conformance.suite import ALICE, BOB, a_block, a_fact, an_episode
 from tests.engine import damaging
-from tests.stores.sqlite_files import execute
+from tests.stores.sqlite_files import TO_FORMAT_3, execute
 
 pytestmark = pytest.mark.anyio
 RECORDS = [an_episode(), a_fact(), a_block()]
 
 
 # -- campaigns --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _indexed_at_once():
+    """Everything is indexed when it is written, so that the damage finds an index."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index, "TAIL", 1)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +124,7 @@ async def test_a_record_that_changed_on_the_disk_is_refused_found_and_removed(pa
 
 
 async def test_records_of_an_older_loom_have_no_checksum_and_are_read(path):
-    execute(path, "ALTER TABLE records DROP COLUMN checksum; PRAGMA user_version=2")
+    execute(path, f"{TO_FORMAT_3}; ALTER TABLE records DROP COLUMN checksum; PRAGMA user_version=2")
     async with SqliteStore(path) as store:
         assert {record.id: record for record in await store.list(ALICE)} == {record.id: record for record in RECORDS}
         assert (await store.verify()).is_equal

@@ -9,7 +9,7 @@ from loom.core.scope import Scope
 from loom.engine.urls import Opening, store_at
 from loom.protocols.memory_store import Query
 from loom.stores import _search
-from loom.stores.sqlite import SqliteStore
+from loom.stores.sqlite import SqliteStore, index
 from loom.testing.conformance.suite import ALICE, BOB, a_block, a_fact, an_episode
 
 pytestmark = pytest.mark.anyio
@@ -20,7 +20,10 @@ X = [1.0, 0.0]
 
 @pytest.fixture(autouse=True)
 def small_runs(monkeypatch):
-    """Runs of 2, 8 and 32 numbers, so that a few records fill and join many."""
+    """Runs of 2, 8 and 32 numbers, so that a few records fill and join many; all are indexed when they are written."""
+    monkeypatch.setattr(index, "TAIL", 1)
+    monkeypatch.setattr(index, "BLOCK", 5)
+    monkeypatch.setattr(index, "SKETCHES", (index.SKETCH_WORDS * 8 + 1) * 5)
     monkeypatch.setattr(_search, "RUN", 2)
     monkeypatch.setattr(_search, "LARGER_RUNS", (32, 8))
 
@@ -73,6 +76,8 @@ HARMS = {
     "twice": "UPDATE postings SET entries = CAST(entries || entries AS BLOB) WHERE user = 1 AND term LIKE 'coffe%'",
     "lengths": "UPDATE lengths SET words = words + 1 WHERE user = 1 AND signal = 'bm25'",
     "keys": "DELETE FROM postings WHERE user = 1 AND signal = 'bm25.near'",
+    "links": "UPDATE links SET data = CAST(x'07' || substr(data, 2) AS BLOB) WHERE row = 1 << 32",
+    "indexed": "UPDATE users SET indexed = indexed - 1 WHERE user = 1",
     "count": "UPDATE users SET records = records + 1 WHERE user = 1",
 }
 
@@ -94,6 +99,18 @@ async def test_a_harmed_word_index_is_found_and_built_again(tmp_path, harm):
         assert (await store.verify()).is_equal
         await store.delete(ALICE, "new")
     assert await searched(path) == before
+
+
+async def test_a_sketch_without_a_vector_is_found_and_taken_away(tmp_path):
+    path = tmp_path / "m.db"
+    await filled(path)
+    torn = "CAST(substr(data, 1, length(data) - 1) || x'01' AS BLOB)"
+    harmed(path, f"UPDATE sketches SET data = {torn} WHERE row = 1 << 32")
+    async with SqliteStore(path) as store:
+        found = await store.verify(repair=True)
+        assert [(one.user, one.what, one.extra) for one in found.by_user] == [(ALICE, "vectors", 1)]
+        assert (await store.verify()).is_equal
+        assert len(await store.search(ALICE, Query(vector=X, limit=5))) == 2
 
 
 async def test_a_vector_that_is_none_is_taken_away(tmp_path):

@@ -17,10 +17,9 @@ from loom.errors import EmbedderMismatch, FormatTooNew, StoreConflict, StoreErro
 from loom.protocols.memory_store import KeepsJobs, KeepsKeys, KeepsVectors, MemoryStore, Prunes, Query, Touches
 from loom.stores import _search
 from loom.stores.inmemory import InMemoryStore
-from loom.stores.sqlite import SqliteStore
-from loom.stores.sqlite.connection import connect, patiently, translate_errors
+from loom.stores.sqlite import SqliteStore, index
+from loom.stores.sqlite.connection import condition, connect, patiently, translate_errors
 from loom.stores.sqlite.records import change
-from loom.stores.sqlite.rows import condition
 from loom.stores.sqlite.schema import VERSION, migrate
 from loom.testing.conformance import MemoryStoreMachine, MemoryStoreSuite
 from loom.testing.conformance.isolation import observe, random_trace
@@ -74,8 +73,10 @@ def rounded(value):
     return [rounded(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-@pytest.mark.parametrize("seed", range(40))
-async def test_it_answers_like_the_store_in_memory(seed):
+@pytest.mark.parametrize("tail", [1, 5, index.TAIL])
+@pytest.mark.parametrize("seed", range(20))
+async def test_it_answers_like_the_store_in_memory(seed, tail, monkeypatch):
+    monkeypatch.setattr(index, "TAIL", tail)
     trace = random_trace(random.Random(seed), steps=60)
     scopes = {"A": ALICE, "B": BOB}
     async with SqliteStore(":memory:", clock=FakeClock()) as store:
@@ -189,10 +190,11 @@ async def test_full_runs_are_joined(tmp_path, small_runs):
         for n in range(75):
             await store.put(ALICE, an_episode(f"e{n:02}", f"tea number{n}"))
             await store.put(BOB, an_episode(f"e{n:02}", f"tea number{n}"), an_episode(f"f{n:02}", "tea"))
+            sizes = execute(tmp_path / "memory.db", "SELECT user, next_number, indexed FROM users ORDER BY user")
+            assert [size for _, size, _ in sizes] == [n + 1, 2 * n + 2]
+            assert all(0 <= size - indexed < index.TAIL for _, size, indexed in sizes)
             found = execute(tmp_path / "memory.db", "SELECT user, run FROM postings WHERE term = 'tea' ORDER BY 1, 2")
-            assert found == [(1, run) for run in _search.runs_of(n + 1)] + [
-                (2, run) for run in _search.runs_of(2 * n + 2)
-            ]
+            assert found == [(user, run) for user, _, indexed in sizes for run in _search.runs_of(indexed)]
         assert len(await store.search(ALICE, Query(text="tea", limit=500))) == 75
 
 

@@ -4,9 +4,9 @@ import apsw
 import pytest
 
 from loom.core.scope import Scope
-from loom.stores.sqlite import SqliteStore, file
+from loom.stores.sqlite import SqliteStore, file, index
 from loom.stores.sqlite.connection import connect
-from loom.stores.sqlite.search import VectorCache
+from loom.stores.sqlite.index import SearchCache
 from loom.testing.conformance import MemoryStoreSuite
 from loom.testing.fakes import FakeClock
 from tests.stores.test_sqlite_crash import USER, found_in, write_canaries
@@ -76,6 +76,12 @@ LEFT_BEHIND = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _indexed_at_once(monkeypatch):
+    """Everything is indexed when it is written, however little it is."""
+    monkeypatch.setattr(index, "TAIL", 1)
+
+
 class Leaky:
     """A connection that says something else than it was told."""
 
@@ -140,13 +146,13 @@ async def test_a_planted_leak_breaks_its_law(leak, plant):
 
 
 async def test_vectors_held_under_the_wrong_user_break_non_interference(monkeypatch):
-    near, held = VectorCache.near, []
+    near, held = SearchCache.near, []
 
     def of_the_first(cache, db, user, vector):
         held.append(user)
         return near(cache, db, held[0], vector)
 
-    monkeypatch.setattr(VectorCache, "near", of_the_first)
+    monkeypatch.setattr(SearchCache, "near", of_the_first)
     assert await broken_laws(MemoryStoreSuite, fixtures, NON_INTERFERENCE) == {NON_INTERFERENCE}
 
 

@@ -14,7 +14,7 @@ from loom.protocols.memory_store import Query
 from loom.stores._search import cosines
 from loom.stores.inmemory import InMemoryStore
 from loom.stores.sqlite import SqliteStore
-from loom.stores.sqlite.search import VectorCache
+from loom.stores.sqlite.index import SearchCache
 from loom.testing.conformance import MemoryStoreSuite
 from loom.testing.conformance.isolation import observe, random_trace
 from loom.testing.conformance.suite import ALICE, BOB, an_episode
@@ -29,7 +29,7 @@ MANY = 3_000
 def estimating(path, **options):
     """A store that keeps sketches from the first vector on."""
     store = SqliteStore(path, **options)
-    store._cache = VectorCache(2**29, exact_numbers=0)
+    store._cache = SearchCache(2**29, exact_numbers=0)
     return store
 
 
@@ -182,7 +182,7 @@ async def test_what_is_held_in_memory_stays_within_its_bound():
     async with filled(matrix) as store:
         await store.put(BOB, an_episode("b"))
         await store.put_vectors(BOB, {"b": matrix[0]})
-        store._cache = VectorCache(30_000, exact_numbers=0)
+        store._cache = SearchCache(30_000, exact_numbers=0)
         await store.search(BOB, Query(vector=matrix[0]))
         assert len(store._cache._held) == 1
         for _ in range(2):  # more than the bound: it works, and nothing is kept

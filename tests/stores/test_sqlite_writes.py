@@ -1,12 +1,15 @@
 """What one write of many records leaves in a SQLite file, and what a session costs that is looked for."""
 
 import random
+from statistics import median
 
+import apsw
 import pytest
 
 from loom.core.filter import Eq
+from loom.engine import open_memory
 from loom.protocols.memory_store import Query
-from loom.stores.sqlite import SqliteStore, records
+from loom.stores.sqlite import SqliteStore, index, records
 from loom.stores.sqlite.connection import connect
 from loom.testing.conformance.suite import ALICE, a_fact, an_episode
 
@@ -95,3 +98,43 @@ async def test_a_session_is_found_without_a_look_at_all_others(tmp_path):
     async with SqliteStore(path, durability="fast") as store:
         few, many = await steps_of_a_list(store, range(100)), await steps_of_a_list(store, range(100, 1000))
     assert 0 < many == few
+
+
+class Counted:
+    """What remembering one text takes: bytes that are written, and steps of statements, which every row read adds to."""
+
+    def __init__(self, memory, path):
+        self._memory, self._log = memory, path.with_name(f"{path.name}-wal")
+        self._writer = memory.store._file._writer._db
+        self._steps = 0
+
+    def _count(self, event):
+        self._steps += event["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"]
+
+    async def remember(self, number):
+        await self._memory.store.scrub()
+        self._steps = 0
+        self._writer.trace_v2(apsw.SQLITE_TRACE_PROFILE, self._count)
+        text = f"turn {number} about zeppelins over the lake, " + "and what people said of them that day " * 3
+        await self._memory.remember(text, user_id="u", session_id="new")
+        self._writer.trace_v2(0, None)
+        return self._log.stat().st_size, self._steps
+
+
+async def test_a_remember_writes_and_reads_the_same_however_much_there_is(tmp_path):
+    path, typical = tmp_path / "memory.db", {}
+    async with open_memory(f"sqlite:{path}", embedder="static", with_facts=False) as memory:
+        for size in (10, 10_000):
+            for start in range(0, size, 1000):
+                said = [f"text {n} of many, about trains" for n in range(start, min(start + 1000, size))]
+                await memory.remember(said, user_id="u", session_id=f"s{size}.{start}")
+            counted = Counted(memory, path)
+            each = [await counted.remember(n) for n in range(index.TAIL)]
+            bytes_of, steps = zip(*each, strict=True)
+            # One of so many indexes them all, and some split pages: they take more, and the mean has to bear that.
+            typical[size] = median(bytes_of), median(steps)
+            assert sum(bytes_of) / len(bytes_of) < 32_000
+            assert max(bytes_of) < 400_000
+    (few_bytes, few_steps), (many_bytes, many_steps) = typical.values()
+    assert many_bytes <= 1.2 * few_bytes < 32_000
+    assert many_steps <= 1.2 * few_steps

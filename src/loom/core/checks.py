@@ -136,6 +136,9 @@ AROUND: Final = 300
 """How much of a turn is a key of the turns around it: what they are about stands at its beginning, and the rest of an
 answer of a page would drown their own words."""
 
+REACH: Final = 2
+"""How many turns on either side count as around."""
+
 # -- where it is worked on -----------------------------------------------------------------------------------
 
 ON_LOOP: Final = 20_000

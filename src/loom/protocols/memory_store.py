@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 from loom.core.checks import as_utc, check_id, check_text
 from loom.core.filter import Filter
@@ -216,6 +216,25 @@ class SeesSessions(Protocol):
     async def saved_sessions(self, scope: Scope) -> int:
         """How many conversations of the scope's user, or whether the one it names, are saved beside the records."""
         ...
+
+
+class Around(str):
+    """A key that quotes a conversation: the text of a turn and those of the `REACH` turns on each side of it, as lines.
+
+    Of its neighbours, a turn quotes `AROUND` characters (see `loom.core.checks`). A store may keep it like any other
+    text. A store that puts the turns of a conversation in order needs no copy of their texts: `before` is the id of the
+    turn before this one, None for the first.
+    """
+
+    __slots__ = ("before",)
+
+    before: str | None
+
+    def __new__(cls, text: str, before: str | None) -> Self:
+        """A key with this text, of a turn that follows the one with the id `before`."""
+        made = super().__new__(cls, text)
+        made.before = before
+        return made
 
 
 @runtime_checkable

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checka
 import numpy as np
 from numpy.typing import NDArray
 
+from loom.core import checks
 from loom.core.filter import And, Filter, In
 from loom.core.record import Hit, HitItem, joined, rank_key, scored
 from loom.core.scope import Scope
@@ -99,10 +100,14 @@ class TextChange:
         self._ids: dict[str, int] = {}
         self._lines: dict[str, array[int]] = {}
 
-    def add(self, signal: str, number: int, text: str) -> None:
-        """Index the text. What it replaces must have been removed before."""
+    def __bool__(self) -> bool:
+        return bool(self._added or self._removed or self.lengths)
+
+    def add(self, signal: str, number: int, text: str) -> int:
+        """Index the text, and return how many words it has. What it replaces must have been removed before."""
         found = self._added[number, signal] = self._terms_of(text)
         self._count(signal, len(found), 1)
+        return len(found)
 
     def remove(self, signal: str, number: int, text: str) -> None:
         """Take a text out that was indexed like this, in the database or in this change."""
@@ -211,6 +216,116 @@ def unpacked(entries: bytes) -> list[tuple[int, int, int]]:
     return np.frombuffer(entries[:whole], ENTRIES).tolist()
 
 
+# Texts around a text: a turn is found by the words of its neighbours too. What they say is not written a second time:
+# where a term is in the texts around follows from where it is in the texts, and from who follows whom.
+
+AROUND = f"{OWN}.around"
+"""The signal of a turn's own text and those around it, as `loom.protocols.memory_store.Around` says."""
+HEAD = f"{OWN}.head"
+"""The beginning of a text that is longer than its neighbours quote of it; it is indexed, but no signal of a search."""
+LINKS = np.dtype([("before", "<u4"), ("words", "<u4"), ("head", "<u4")])
+"""What is known of a number: FIRST or the number before it, BEHIND added, or 0; how many words its text has; and how
+many of them its neighbours quote, 1 added, or 0 where that is all of them."""
+FIRST = 1
+BEHIND = 2
+
+
+class TurnOrder:
+    """Who follows whom in the conversations of one user, by number. One thread at a time may use it."""
+
+    __slots__ = ("_around", "_is_linked", "_is_long", "_near", "_quoted", "_size", "_words", "texts", "words")
+
+    def __init__(self, links: NDArray[Any]) -> None:
+        self._size = 0
+        self._near: Numbers = np.zeros((0, 2 * checks.REACH), np.int64)
+        """The numbers before and behind each, nearest first; -1 where there is none."""
+        self._words, self._quoted, self._around = np.zeros((3, 0), np.int64)
+        self._is_linked, self._is_long = np.zeros((2, 0), np.bool_)
+        self.texts = 0
+        """How many turns have words around them; `words` is how many in all."""
+        self.words = 0
+        self.extend(links)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory it takes."""
+        return self._near.nbytes + 3 * self._words.nbytes + 2 * self._is_long.nbytes
+
+    def extend(self, links: NDArray[Any]) -> None:
+        """Add what is known of the next numbers."""
+        first = self._size
+        size = self._size = first + len(links)
+        for name in ("_near", "_words", "_quoted", "_around", "_is_linked", "_is_long"):
+            setattr(self, name, _roomy(getattr(self, name), size, axis=0))
+        new = np.arange(first, size)
+        self._is_linked[new], self._is_long[new] = links["before"] > 0, links["head"] > 0
+        self._words[new] = links["words"]
+        self._quoted[new] = np.where(links["head"] > 0, links["head"] - np.uint32(1), links["words"])
+        self._measure(self._order(new, links["before"].astype(np.int64) - BEHIND))
+
+    def _order(self, new: Numbers, before: Numbers) -> Numbers:
+        """Put new numbers behind those before them; returns all that have other neighbours now."""
+        before[(before < 0) | (before >= self._size)] = -1
+        near, reach = self._near, checks.REACH
+        near[new] = -1
+        near[new, 0] = before
+        followed = before >= 0
+        near[before[followed], reach] = new[followed]
+        # Those behind the new ones are new: only what is before them changes as well, as far as they reach.
+        numbers = new
+        for _ in range(reach if len(new) < self._size else 0):
+            places = near[numbers, 0]
+            numbers = np.asarray(sorted({*numbers.tolist(), *places[places >= 0].tolist()}), np.int64)
+        for step in (0, reach):
+            for distance in range(step + 1, step + reach):
+                places = near[numbers, distance - 1]
+                near[numbers, distance] = np.where(places >= 0, near[places, step], -1)
+        return numbers
+
+    def _measure(self, numbers: Numbers) -> None:
+        """Count the words around these anew."""
+        near = self._near[numbers]
+        around = self._words[numbers] + np.where(near >= 0, self._quoted[near], 0).sum(axis=1)
+        around *= self._is_linked[numbers]
+        old = self._around[numbers]
+        self.texts += int(np.count_nonzero(around)) - int(np.count_nonzero(old))
+        self.words += int(around.sum()) - int(old.sum())
+        self._around[numbers] = around
+
+    def around(self, numbers: Sequence[int]) -> list[list[int]]:
+        """The turns around each of these and itself, in order; none where it is not linked."""
+        found: list[list[int]] = []
+        for number in numbers:
+            before, behind = np.split(self._near[number], 2)
+            places: list[int] = [*before[::-1].tolist(), number, *behind.tolist()]
+            found.append([place for place in places if place >= 0] if self._is_linked[number] else [])
+        return found
+
+    def entries(self, own: bytes, head: bytes, size: int) -> bytes:
+        """The entries of a term around `size` numbers, made from those of their own texts and of the heads of texts."""
+        texts, heads = np.frombuffer(own, ENTRIES), np.frombuffer(head, ENTRIES)
+        check_largest(texts["number"], len(self))
+        check_largest(heads["number"], len(self))
+        quoted = texts[~self._is_long[texts["number"]]]
+        quoted = np.concatenate([quoted, heads]) if len(heads) else quoted
+        # One whole number for each: whose neighbourhood, then how often. Sorted, those of one lie together.
+        places = self._near[quoted["number"]] << 32 | quoted["times"].astype(np.int64)[:, np.newaxis]
+        both = np.concatenate([texts["number"].astype(np.int64) << 32 | texts["times"], places[places >= 0]])
+        both.sort()
+        numbers = both >> 32
+        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
+        numbers = numbers[starts]
+        found = np.empty(len(starts), ENTRIES)
+        found["number"] = numbers
+        found["length"] = np.minimum(self._around[numbers], MOST)
+        if len(starts):
+            found["times"] = np.minimum(np.add.reduceat(both & MOST, starts), MOST)
+        return found[self._is_linked[numbers] & (numbers < size)].tobytes()
+
+
 class PostingPart(NamedTuple):
     """What one term, or anything else that speaks for records, adds to the scores of these numbers."""
 
@@ -248,8 +363,13 @@ def _parts(entries: Sequence[tuple[Key, bytes]], lengths: Mapping[str, tuple[int
 def check_numbers(parts: Sequence[PostingPart], size: int) -> None:
     """Refuse a number that no record has, before scores for so many are made room for."""
     for part in parts:
-        if part.numbers.size and part.numbers.max() >= size:
-            raise DamagedData(f"it has a record {part.numbers.max():,}, and only {size:,} were written")
+        check_largest(part.numbers, size)
+
+
+def check_largest(numbers: NDArray[Any], size: int) -> None:
+    """Refuse a number that no record has."""
+    if numbers.size and numbers.max() >= size:
+        raise DamagedData(f"it has a record {numbers.max():,}, and only {size:,} were written")
 
 
 def total(parts: Sequence[PostingPart], size: int) -> Floats:
@@ -301,17 +421,20 @@ def by_score(scores: NDArray[np.floating[Any]], size: int) -> Iterator[NDArray[n
 # A sketch says on which side of 768 fixed planes a vector lies, in 96 bytes. Two vectors at an angle of `a` lie on
 # different sides of a share `a / pi` of all planes, so the bits that differ tell the cosine, give or take a few
 # hundredths: enough to choose candidates, whose vectors are then compared exactly. The planes do not depend on what is
-# stored, so that a sketch never has to be made again.
+# stored, so that a sketch is made once, with its vector, and stored beside it.
 
 Float32s: TypeAlias = NDArray[np.float32]
-_Words: TypeAlias = NDArray[np.uint64]
+SketchWords: TypeAlias = NDArray[np.uint64]
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 EXACT_NUMBERS = 2**25
 """Up to this many numbers (131,072 vectors of 256) all are compared, in 128 MiB; `benchmarks/README.md` says why."""
+READ_AT_ONCE = 2**21
+"""Of more numbers than this (8,192 vectors of 256), which take tens of milliseconds to read, stored sketches are read
+first; the vectors follow, a quarter of it at each search, until all of them are compared."""
 
 _BITS = 768
-_WORDS = _BITS // 64
+SKETCH_WORDS = _BITS // 64
 _BLOCK = 4096
 _COSINES = np.cos(np.pi * np.arange(_BITS + 1) / _BITS).astype(np.float32)
 _DIGITS = 6
@@ -327,7 +450,7 @@ class Vectors:
         self._count = 0
         self._numbers: Numbers = np.zeros(0, np.int64)
         self._matrix: Float32s = np.zeros((0, dimension), np.float32)
-        self._sketches: _Words | None = None
+        self._sketches: SketchWords | None = None
 
     def __len__(self) -> int:
         return self._count
@@ -347,21 +470,32 @@ class Vectors:
         """The number of each vector."""
         return self._numbers[: self._count]
 
+    def reserve(self, count: int) -> None:
+        """Make room for so many vectors, which are to be compared exactly."""
+        self._matrix = _roomy(self._matrix, count, axis=0)
+
     def append(self, numbers: list[int], block: Float32s) -> None:
         """Add vectors; where they are more than `exact_numbers`, the sketches of all are kept in their place."""
         first, end = self._count, self._count + len(numbers)
         if self._sketches is None and end * block.shape[1] > self.exact_numbers:
-            self._sketches = _sketched(self._matrix[:first])
+            self._sketches = sketched(self._matrix[:first])
             self._matrix = self._matrix[:0].copy()
         if self._sketches is None:
             self._matrix = _roomy(self._matrix, end, axis=0)
             self._matrix[first:end] = block
         else:
             self._sketches = _roomy(self._sketches, end, axis=1)
-            self._sketches[:, first:end] = _sketched(block)
+            self._sketches[:, first:end] = sketched(block)
         self._numbers = _roomy(self._numbers, end, axis=0)
         self._numbers[first:end] = numbers
         self._count = end
+
+    def append_sketches(self, numbers: Numbers, sketches: SketchWords) -> None:
+        """Add vectors of which only the sketches are known, to none or to sketches."""
+        held = sketched(self._matrix[:0]) if self._sketches is None else self._sketches[:, : self._count]
+        self._sketches = np.concatenate([held, sketches], axis=1)
+        self._numbers = np.concatenate([self.numbers, numbers])
+        self._count = len(self._numbers)
 
     def likeness(self) -> Callable[[Float32s], Float32s]:
         """A function that gives each vector's cosine to a query, as of now: what is added later does not disturb it."""
@@ -409,12 +543,14 @@ def _roomy(array: NDArray[_Scalar], needed: int, *, axis: int) -> NDArray[_Scala
     length = array.shape[axis]
     if needed <= length:
         return array
-    wider = [(0, 0)] * array.ndim
-    wider[axis] = (0, max(needed, length * 3 // 2) - length)
-    return np.pad(array, wider)
+    shape = list(array.shape)
+    shape[axis] = max(needed, length * 3 // 2)
+    wider = np.zeros(shape, array.dtype)  # what is not used yet takes no memory
+    wider[tuple(map(slice, array.shape))] = array
+    return wider
 
 
-def _differing(sketches: _Words, query: Float32s) -> NDArray[np.uint16]:
+def _differing(sketches: SketchWords, query: Float32s) -> NDArray[np.uint16]:
     """In how many bits each sketch differs from that of the query."""
     differing = np.zeros(sketches.shape[1], np.uint16)
     asked = _packed(np.vecdot(_planes(len(query)), query)[np.newaxis])
@@ -423,14 +559,16 @@ def _differing(sketches: _Words, query: Float32s) -> NDArray[np.uint16]:
     return differing
 
 
-def _sketched(matrix: Float32s) -> _Words:
+def sketched(matrix: Float32s) -> SketchWords:
     """The sketch of each row, as a column of words."""
     planes = _planes(matrix.shape[1])
-    parts = [_packed(matrix[first : first + _BLOCK] @ planes.T) for first in range(0, len(matrix), _BLOCK)]
-    return np.concatenate([np.zeros((_WORDS, 0), np.uint64), *parts], axis=1)
+    # Not a product of matrices: that would start threads, which spin while the machine is busy.
+    blocks = (matrix[first : first + _BLOCK] for first in range(0, len(matrix), _BLOCK))
+    parts = [_packed(np.vecdot(block[:, np.newaxis], planes)) for block in blocks]
+    return np.concatenate([np.zeros((SKETCH_WORDS, 0), np.uint64), *parts], axis=1)
 
 
-def _packed(products: Float32s) -> _Words:
+def _packed(products: Float32s) -> SketchWords:
     return np.packbits(products > 0, axis=1).view(np.uint64).T
 
 
@@ -438,11 +576,22 @@ def _packed(products: Float32s) -> _Words:
 def _planes(dimension: int) -> Float32s:
     """The normals of the planes, always the same: as many as can be at right angles, then others, turned at random.
 
-    At right angles they tell more than if each were drawn by itself.
+    At right angles they tell more than if each were drawn by itself. Sketches are stored, so that other planes would be
+    another format of files.
     """
-    chance = np.random.default_rng(0)
-    turned = [np.linalg.qr(chance.standard_normal((dimension, dimension)))[0] for _ in range(-(-_BITS // dimension))]
+    chance = np.random.RandomState(0)
+    shape = (min(dimension, _BITS), dimension)
+    turned = [_orthogonal(chance.standard_normal(shape)) for _ in range(-(-_BITS // dimension))]
     return np.concatenate(turned)[:_BITS].astype(np.float32)
+
+
+def _orthogonal(matrix: Floats) -> Floats:
+    """The rows, each turned to a right angle with all before it; without threads, and the same on every machine."""
+    for place, row in enumerate(matrix):
+        unit = row / np.sqrt(np.vecdot(row, row))
+        turned = unit - np.einsum("k,kj->j", np.vecdot(matrix[:place], unit), matrix[:place])
+        matrix[place] = turned / np.sqrt(np.vecdot(turned, turned))
+    return matrix
 
 
 # Hybrid search: words from the primary store, vectors from the index, as one list or as two.

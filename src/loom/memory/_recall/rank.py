@@ -23,7 +23,7 @@ from math import exp, inf, sqrt
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from loom.core.checks import RANKED
+from loom.core.checks import RANKED, REACH
 from loom.core.doors import Late
 from loom.core.record import Episode, Record
 from loom.text.passages import sentences, stems_in
@@ -85,8 +85,6 @@ WEIGHTS: Mapping[Talk, Mapping[str, float]] = {
     },
 }
 """What one standard deviation of a signal adds; for `covers` and what needs no search, what a 1 adds."""
-REACH = 2
-"""How many turns on either side count as around."""
 _AROUND = tuple(distance for distance in range(-REACH, REACH + 1) if distance)
 
 RECENT = timedelta(days=30)

@@ -19,6 +19,7 @@ from loom.core.checks import (
     MAX_OBJECT,
     MAX_PREDICATE,
     MAX_TEXT,
+    REACH,
     check_attributes,
     check_id,
     check_length,
@@ -32,10 +33,10 @@ from loom.core.threads import Locks, off_loop
 from loom.errors import UsageError
 from loom.memory._facts.entities import USER, normalise
 from loom.memory._facts.instructions import topic_of
-from loom.memory._recall.rank import REACH, questions_in
+from loom.memory._recall.rank import questions_in
 from loom.memory._shared import POSITION, every, recorded_after
 from loom.memory.results import Skip
-from loom.protocols.memory_store import KeepsKeys, MemoryStore, Store
+from loom.protocols.memory_store import Around, KeepsKeys, MemoryStore, Store
 from loom.text.fence import one_line
 
 MAX_NAME = 120
@@ -318,6 +319,7 @@ class ContextKeys:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._keeps_keys = isinstance(store, KeepsKeys)
         self._ends: OrderedDict[str, ConversationEnd] = OrderedDict()
         self._locks = Locks()
 
@@ -356,7 +358,7 @@ class ContextKeys:
 
     def keys(self, end: ConversationEnd, new: Sequence[Episode]) -> Keys:
         """The keys that change with new turns of a session: their own, and those of the turns before them."""
-        if not isinstance(self._store, KeepsKeys):
+        if not self._keeps_keys:
             return {}
         turns = [*end.turns, *new]
         return _keys(turns, range(max(0, len(turns) - len(new) - REACH), len(turns)))
@@ -370,7 +372,7 @@ class ContextKeys:
         """
         keys: Keys = {}
         named = {e.id: e.session_id for e in episodes if e.session_id is not None}
-        if isinstance(self._store, KeepsKeys):
+        if self._keeps_keys:
             for session in dict.fromkeys(named.values()):
                 turns = await session_turns(self._store, user.for_session(session))
                 left = [instead if instead and t.id == instead.id else t for t in turns if t.id not in without]
@@ -434,5 +436,6 @@ def _keys(turns: Sequence[Episode], places: Iterable[int]) -> Keys:
         own = turns[at]
         window = turns[max(0, at - REACH) : at + REACH + 1]
         around = "\n".join(e.text[: checks.RANKED if e is own else checks.AROUND] for e in window)
-        keys[own.id] = {AROUND: around, ASKED: questions_in(turns[at - 1].text[-checks.AROUND :]) if at else ""}
+        asked = questions_in(turns[at - 1].text[-checks.AROUND :]) if at else ""
+        keys[own.id] = {AROUND: Around(around, turns[at - 1].id if at else None), ASKED: asked}
     return keys

@@ -306,7 +306,7 @@ async def _set_keys(write: _Write, keys: Keys) -> None:
     held = await _keys_of(write, old.values()) if old else {}
     kept: dict[tuple[int, str], str] = {}
     gone: list[tuple[UUID, int, str]] = []
-    changes: list[tuple[Callable[[str, int, str], None], str, int, str]] = []
+    changes: list[tuple[Callable[[str, int, str], object], str, int, str]] = []
     for id, of_record in keys.items():
         number = new[id] if id in new else old.get(id)
         if number is None:

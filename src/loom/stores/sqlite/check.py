@@ -14,16 +14,36 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import apsw
+import numpy as np
+from numpy.typing import NDArray
 
 from loom.core.scope import Scope
 from loom.protocols.memory_store import IndexDifference, UserDifference, summed
-from loom.stores._search import OWN, Posting, expected_postings, runs_of, unpacked
+from loom.stores._search import HEAD, LINKS, OWN, Posting, expected_postings, runs_of, unpacked
 from loom.stores.base import UNREADABLE, DamagedData, described, reading
 from loom.stores.sqlite import checkpoints
 from loom.stores.sqlite import records as jobs
-from loom.stores.sqlite.connection import Database, one, rows
-from loom.stores.sqlite.rows import MOST_NUMBERS, SELECTED, count_removal, from_row, number_of, row_of
-from loom.stores.sqlite.search import IndexChange, binding, drop_vector
+from loom.stores.sqlite.connection import (
+    MOST_NUMBERS,
+    SELECTED,
+    Database,
+    Sizes,
+    count_removal,
+    from_row,
+    number_of,
+    one,
+    row_of,
+    rows,
+)
+from loom.stores.sqlite.index import (
+    IndexChange,
+    befores_of,
+    binding,
+    drop_vector,
+    links_of,
+    own_texts,
+    stray_sketches,
+)
 
 # Records, keys and jobs of a file that cannot be read: found one by one, and removed.
 
@@ -134,14 +154,14 @@ def check(db: Database, *, repair: bool) -> IndexDifference:
     problems += [f"{table}: a row points to nothing" for table, *_ in rows(db, "PRAGMA foreign_key_check")]
     found: list[UserDifference] = []
     damaged: list[str] = []
-    users = rows(db, "SELECT user, namespace, user_id, next_number FROM users ORDER BY namespace, user_id")
-    for user, namespace, user_id, size in users:
+    users = rows(db, "SELECT user, namespace, user_id, next_number, indexed FROM users ORDER BY namespace, user_id")
+    for user, namespace, user_id, size, indexed in users:
         with reading("the name of a user"):
             scope = Scope(namespace, user_id)
         with _broken(problems, f"the records of user {user_id!r}", repair=repair):
             damage = find(db, user, scope)
             damaged += damage.words
-            found += _compare(db, scope, _User(user, size, damage), repair=repair)
+            found += _compare(db, scope, _User(user, size, indexed, damage), repair=repair)
     with _broken(problems, "the conversations", repair=repair):
         problems += checkpoints.damaged(db)
     total = None
@@ -164,10 +184,11 @@ def _broken(problems: list[str], what: str, *, repair: bool) -> Generator[None]:
 
 
 class _User(NamedTuple):
-    """A user's number, how many numbers their records have by the table of users, and what of them cannot be read."""
+    """A user's number, how many numbers their records and the index have by the table of users, and unreadable data."""
 
     number: int
     size: Any
+    indexed: Any
     damage: Damage
 
 
@@ -178,10 +199,11 @@ def _compare(db: Database, scope: Scope, user: _User, *, repair: bool) -> list[U
     size = _size(db, user.number, user.size)
     there = "SELECT count(*) FROM records AS r WHERE r.user = u.user"
     miscounted = one(db, f"SELECT 1 FROM users AS u WHERE user = ? AND records != ({there})", user.number)
-    wrong = (size != user.size) + (miscounted is not None)
-    words = _words(db, scope, user._replace(size=size), wrong=wrong)
+    indexed = user.indexed if isinstance(user.indexed, int) and 0 <= user.indexed <= size else size
+    wrong = (size != user.size) + (indexed != user.indexed) + (miscounted is not None)
+    words = _words(db, scope, user._replace(size=size, indexed=indexed), wrong=wrong)
     vectors, bad = _vectors(db, user.number, scope)
-    if repair and not words.is_equal:
+    if repair and (not words.is_equal or vectors.extra):
         db.execute("UPDATE users SET next_number = ? WHERE user = ?", (size, user.number))
         _build(db, user.number, size)
     for row in bad if repair else ():
@@ -197,19 +219,25 @@ def _size(db: Database, user: int, stored: Any) -> int:
 
 
 def _words(db: Database, scope: Scope, whose: _User, *, wrong: int) -> UserDifference:
-    user, size, damage = whose
+    user, _, indexed, damage = whose
     counted: Counter[str] = Counter(wrong=wrong)
     lengths: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for start, end in pairwise([*runs_of(size), size]):
+    for start, end in pairwise([*runs_of(indexed), indexed]):
         due: dict[Posting, tuple[int, int]] = {}
+        links = np.zeros(end - start, LINKS)
         for signal, number, text in _texts(db, user, start, end, damage):
             postings, words = expected_postings(signal, number, text)
             due |= postings
+            if signal == OWN:
+                links["words"][number - start] = words
+            elif signal == HEAD:
+                links["head"][number - start] = words + 1
             if words:
                 lengths[signal][0] += 1
                 lengths[signal][1] += words
         counted += _compared(db, user, start, due)
-    runs = set(runs_of(size))
+        counted["wrong"] += _wrong_links(db, user, start, links)
+    runs = set(runs_of(indexed))
     stray = rows(db, "SELECT run, count(*) FROM postings WHERE user = ? GROUP BY run", user)
     counted["extra"] += sum(amount for run, amount in stray if run not in runs)
     stored = {
@@ -240,24 +268,35 @@ def _compared(db: Database, user: int, run: int, due: dict[Posting, tuple[int, i
     return counted
 
 
+def _wrong_links(db: Database, user: int, start: int, due: NDArray[Any]) -> int:
+    """How many numbers from `start` on are linked in another way than their records say."""
+    end = start + len(due)
+    for number, before in befores_of(db, user, start, end):
+        due["before"][number - start] = before
+    stored = links_of(db, user, Sizes(end, end), start)
+    # Numbers that an older Loom indexed have no links: that is known by what they would be compared with, 0.
+    unknown = (due["before"] == 0) & (stored == np.zeros((), LINKS))
+    return int(np.count_nonzero((stored != due) & ~unknown))
+
+
 def _vectors(db: Database, user: int, scope: Scope) -> tuple[UserDifference, list[int]]:
     """Vectors that are of another size than the embedder's; also their rows."""
     bound = binding(db)
     size = 0 if bound is None else bound[1] * _BYTES
     bad = [int(row) for (row,) in rows(db, _BAD_VECTORS, user, size)]
-    return UserDifference(user=scope, what="vectors", wrong=len(bad)), bad
+    return UserDifference(user=scope, what="vectors", wrong=len(bad), extra=len(stray_sketches(db, user))), bad
 
 
 def _build(db: Database, user: int, size: int) -> None:
-    """Build the word index of a user anew from their records."""
+    """Build the word index of a user anew from their records, with links and sketches."""
     for table in ("postings", "lengths"):
         db.execute(f"DELETE FROM {table} WHERE user = ?", (user,))
-    for start in range(0, size, _PAGE):
-        change = IndexChange(user)
-        for signal, number, text in _texts(db, user, start, min(start + _PAGE, size), Damage()):
-            change.add(signal, number, text)
-        change.flush(db, size, size)
-    db.execute("UPDATE users SET records = (SELECT count(*) FROM records WHERE user = ?) WHERE user = ?", (user, user))
+    for table in ("links", "sketches"):
+        db.execute(f"DELETE FROM {table} WHERE row >= ? AND row < ?", (row_of(user, 0), row_of(user + 1, 0)))
+    there = "SELECT count(*) FROM records AS r WHERE r.user = users.user"
+    db.execute(f"UPDATE users SET indexed = 0, relinked = relinked + 1, records = ({there}) WHERE user = ?", (user,))
+    for end in (*range(_PAGE, size, _PAGE), size):
+        IndexChange(db, user).flush(end)
 
 
 def _texts(db: Database, user: int, start: int, end: int, damage: Damage) -> Iterator[tuple[str, int, str]]:
@@ -271,7 +310,8 @@ def _texts(db: Database, user: int, start: int, end: int, damage: Damage) -> Ite
         pages = [(row, row + 1) for (row,) in there if row not in damage.records]
     for page in pages:
         for stored in rows(db, sql, *page):
-            yield OWN, number_of(stored[-1]), from_row(stored).text
+            record = from_row(stored)
+            yield from own_texts(number_of(stored[-1]), record.kind, record.text)
     for row, kind, text in rows(
         db, "SELECT row, CAST(kind AS BLOB), CAST(text AS BLOB) FROM keys WHERE row >= ? AND row < ?", *bounds
     ):

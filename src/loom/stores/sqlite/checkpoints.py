@@ -26,9 +26,8 @@ from loom.stores import checkpoints as kernel
 from loom.stores._sql import from_micros, to_micros
 from loom.stores.base import UNREADABLE, described, reading
 from loom.stores.checkpoints import Action, BaseCheckpointStore, Removed, Saved, T, TreeLink, TreePort
-from loom.stores.sqlite.connection import Database, Durability, Row, one, rows
+from loom.stores.sqlite.connection import Database, Durability, Row, all_users, one, rows
 from loom.stores.sqlite.file import SqliteFile
-from loom.stores.sqlite.rows import all_users
 from loom.stores.sqlite.schema import prepare, setup
 
 _COLUMNS = "id, format, at, position, turn, parent_id, more"

@@ -1,16 +1,23 @@
-"""Connections to a SQLite file, and what their errors mean."""
+"""Connections to a SQLite file: what their errors mean, and how the rows of users and records are read and written."""
 
+# ruff: noqa: S608 - only names of columns and conditions of this package stand in SQL; every value is bound
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from zlib import crc32
 
 import apsw
 
-from loom.errors import StoreError, StoreUnavailable, UsageError
-from loom.stores.base import damage_at
+from loom.core.record import Episode, Fact, Record
+from loom.core.scope import Scope
+from loom.errors import StaleWrite, StoreError, StoreUnavailable, UsageError
+from loom.stores import _sql
+from loom.stores._sql import Dialect
+from loom.stores.base import DamagedData, damage_at, reading
 
 Durability: TypeAlias = Literal["full", "fast"]
 SYNCHRONOUS: dict[str, str] = {"full": "FULL", "fast": "NORMAL"}
@@ -118,3 +125,186 @@ def rows(db: Database, sql: str, *values: Any) -> list[Row]:
 def one(db: Database, sql: str, *values: Any) -> Row | None:
     """The first row of a query."""
     return db.execute(sql, values).fetchone()
+
+
+# Rows with checksums. The columns that are changed alone (accesses, the layer, the archive) are left out of it; of
+# those, and of rows that an older Loom wrote without one, only the types are checked.
+
+WRITTEN = (*_sql.COLUMNS, "checksum")
+"""The columns that are written with a record."""
+SELECTED = f"{_sql.SELECTED}, r.checksum, r.user"
+
+_CHECKSUM = len(_sql.COLUMNS)
+_USER = _CHECKSUM + 1
+_ACCESSES = _sql.COLUMNS.index("accesses")
+_MAYBE_INT, _MAYBE_STR = int | None, str | None
+_EPISODE_TYPES = (
+    *(str, str, str, str, int, int, _MAYBE_STR, int, int, _MAYBE_STR, _MAYBE_STR, float),
+    *(int, _MAYBE_INT, _MAYBE_INT, _MAYBE_STR),
+)
+
+
+def to_row(record: Record, user: int) -> tuple[Any, ...]:
+    """The values of WRITTEN for a record of a user."""
+    row = _sql.to_row(record)
+    return (*row, checksum(row, user))
+
+
+def from_row(row: tuple[Any, ...]) -> Record:
+    """The record of a row that starts with SELECTED.
+
+    Raises:
+        DamagedData: it is not the row that was written.
+    """
+    stored = row[_CHECKSUM]
+    try:
+        is_sound = stored is None or stored == checksum(row, row[_USER])
+    except (TypeError, ValueError, OverflowError):  # a column is not even of its type
+        is_sound = False
+    if row[1] == Episode.kind and (stored is None or type(row[_ACCESSES]) is not int):
+        is_sound = is_sound and all(map(isinstance, row, _EPISODE_TYPES))
+    if not is_sound:
+        raise DamagedData(f"record {row[0]!r} is not what was written")
+    return _sql.from_row(row)
+
+
+def checksum(row: tuple[Any, ...], user: int) -> int:
+    """The checksum of a row that starts with COLUMNS: a record that became another user's has another one."""
+    id, kind, text, origin, trusted, recorded_at, sources, at, _, session_id, speaker, importance = row[:12]
+    if kind == Episode.kind:
+        line = (
+            f"{id}\0{kind}\0{text}\0{origin}\0{trusted}\0{recorded_at}\0{sources}\0{at}\0{session_id}\0{speaker}\0"
+            f"{importance + 0.0}\0{row[15]}"  # a whole number comes back as a fraction
+        )
+    elif kind == Fact.kind:
+        confidence = row[23] + 0.0
+        line = f"{id}\0{kind}\0{origin}\0{trusted}\0{recorded_at}\0{sources}\0{row[16:23]}\0{confidence}\0{row[24]}"
+    else:
+        line = f"{id}\0{kind}\0{text}\0{origin}\0{trusted}\0{row[25:_CHECKSUM]}"
+    return crc32(line.encode(), user)
+
+
+# Which rows belong to whom: users as numbers, and what a scope may see.
+
+NUMBER_BITS = 32
+"""A row is the user's number, then the record's number among theirs, so that one user's rows lie together."""
+
+
+_GONE = "forgotten users"
+MOST_NUMBERS = 1 << 27
+"""More than a file can hold of one user; scores for so many would take a gigabyte."""
+
+
+def find_user(db: Database, scope: Scope) -> int | None:
+    """The number of the scope's user, None for an unknown user."""
+    found = one(db, "SELECT user FROM users WHERE namespace = ? AND user_id = ?", scope.namespace, scope.user_id)
+    return None if found is None else int(found[0])
+
+
+def all_users(db: Database, after: Scope | None, limit: int, *, table: str = "users") -> tuple[Scope, ...]:
+    """Users of whom something was written, by namespace and user, from behind `after`."""
+    last = ("", "") if after is None else (after.namespace, after.user_id)
+    sql = f"SELECT namespace, user_id FROM {table} WHERE (namespace, user_id) > (?, ?)"
+    found = rows(db, f"{sql} ORDER BY namespace, user_id LIMIT ?", *last, limit)
+    for name in found:
+        if name <= last:  # pages would go round in circles
+            raise DamagedData(f"the index of users has {name!r} behind {last!r}")
+        last = name
+    with reading("the name of a user"):
+        return tuple(Scope(namespace, user_id) for namespace, user_id in found)
+
+
+def make_user(db: Database, scope: Scope) -> int:
+    """The number of the scope's user, a new one for a new user. Numbers are never used again."""
+    found = find_user(db, scope)
+    if found is None:
+        db.execute("INSERT INTO users (namespace, user_id) VALUES (?, ?)", (scope.namespace, scope.user_id))
+        return db.last_insert_rowid()
+    return found
+
+
+def epoch_of(db: Database, scope: Scope) -> str:
+    """A token that changes whenever text of the user is removed; for an unknown user, when any user is forgotten."""
+    found = one(
+        db, "SELECT user, removed FROM users WHERE namespace = ? AND user_id = ?", scope.namespace, scope.user_id
+    )
+    if found is not None:
+        return f"{found[0]}.{found[1]}"
+    # A user who came and went while another call prepared a write is not the user who was never there.
+    gone = one(db, "SELECT value FROM meta WHERE name = ?", _GONE)
+    return f"-{gone[0] if gone else 0}"
+
+
+def check_epoch(db: Database, scope: Scope, since: str | None) -> None:
+    """Refuse a write that was prepared before text of its user was removed."""
+    if since is not None and epoch_of(db, scope) != since:
+        raise StaleWrite(scope.user_id)
+
+
+def count_removal(db: Database, user: int) -> None:
+    """Text of the user was removed."""
+    db.execute("UPDATE users SET removed = removed + 1 WHERE user = ?", (user,))
+
+
+def forget_name(db: Database, user: int) -> None:
+    """Remove the user; that users were forgotten is counted, not who."""
+    db.execute("DELETE FROM users WHERE user = ?", (user,))
+    db.execute(
+        "INSERT INTO meta VALUES (?, '1') ON CONFLICT (name) DO UPDATE SET value = CAST(value AS INTEGER) + 1", (_GONE,)
+    )
+
+
+class Sizes(NamedTuple):
+    """How many numbers a user has given to records, and how many of them, from 0 on, are in the word index."""
+
+    size: int
+    indexed: int
+
+
+def sizes_of(db: Database, user: int) -> Sizes:
+    """The sizes of a user; none of an unknown one."""
+    size, indexed = one(db, "SELECT next_number, indexed FROM users WHERE user = ?", user) or (0, 0)
+    if not isinstance(size, int) or not 0 <= size <= MOST_NUMBERS:
+        raise DamagedData(f"user number {user} has {size!r} records")
+    if not isinstance(indexed, int) or not 0 <= indexed <= size:
+        raise DamagedData(f"user number {user} has {indexed!r} of {size:,} records in the word index")
+    return Sizes(size, indexed)
+
+
+def row_of(user: int, number: int) -> int:
+    """The row of a user's record."""
+    return user << NUMBER_BITS | number
+
+
+def number_of(row: int) -> int:
+    """The number of a record among those of its user."""
+    return row & (1 << NUMBER_BITS) - 1
+
+
+def user_of(row: int) -> int:
+    """The number of the user whose record it is."""
+    return row >> NUMBER_BITS
+
+
+def seen(user: int, scope: Scope) -> tuple[str, tuple[Any, ...]]:
+    """The condition on `records AS r` for what the scope sees; only episodes belong to a session."""
+    if scope.session_id is None:
+        return "r.user = ?", (user,)
+    return "r.user = ? AND (r.layer IS NULL OR r.session_id = ?)", (user, scope.session_id)
+
+
+def find_rows(db: Database, user: int, scope: Scope, ids: Collection[str]) -> dict[str, int]:
+    """The rows of those of these records that the scope sees, by id."""
+    if not ids:
+        return {}
+    sql, values = seen(user, scope)
+    found = f"SELECT r.id, r.row FROM json_each(?) AS given CROSS JOIN records AS r WHERE {sql} AND r.id = given.value"
+    return dict(rows(db, found, json.dumps(list(ids)), *values))
+
+
+# Filters as conditions of SQLite.
+
+SQLITE = Dialect(true="1", false="0", mark="?", longest_sql=6_000, largest_integer=2**63 - 1)
+"""SQLite refuses expressions that are too deep."""
+
+condition = SQLITE.condition

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 import anyio.to_thread
 import apsw
+from anyio import CapacityLimiter
+from anyio.lowlevel import RunVar
 
 from loom.core.checks import check_text
 from loom.core.threads import renew_lock_after_fork
@@ -35,7 +37,19 @@ from loom.stores.sqlite.schema import check_file, migrate
 
 # Connections that read, each used by one thread at a time.
 
+MOST_READERS = 4
+"""How many reads run at once on an event loop, each in a thread: more wait for each other, and the loop for them."""
 _MOST_IDLE = 8
+_LIMITER: RunVar[CapacityLimiter] = RunVar("loom readers of SQLite files")
+
+
+def _limiter() -> CapacityLimiter:
+    """What reads of this event loop wait for."""
+    made = _LIMITER.get(None)
+    if made is None:
+        made = CapacityLimiter(MOST_READERS)
+        _LIMITER.set(made)
+    return made
 
 
 class Readers:
@@ -318,7 +332,7 @@ class SqliteFile:
         writer = await self.opened()
         if self.is_in_memory:  # another connection would be another database
             return await done(writer.submit(action))
-        return await anyio.to_thread.run_sync(self._readers.run, action)
+        return await anyio.to_thread.run_sync(self._readers.run, action, limiter=_limiter())
 
     async def commit(self, action: Callable[[Database], _T]) -> _T:
         """What `action` returns, after the transaction that holds its changes is durable."""

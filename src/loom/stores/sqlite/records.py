@@ -11,16 +11,17 @@ from typing import Any
 from loom.core.filter import Eq, Filter
 from loom.core.record import Layer, Record, WorkingBlock
 from loom.core.scope import Scope
-from loom.protocols.memory_store import DeadLetter, Job, Lease
+from loom.protocols.memory_store import Around, DeadLetter, Job, Lease
 from loom.stores import _sql
 from loom.stores._record_table import Keys, check_version, lease_lost, listed_place, new_jobs, no_record
-from loom.stores._search import OWN
+from loom.stores._search import BEHIND, FIRST, OWN
 from loom.stores._sql import to_micros
 from loom.stores.base import UNREADABLE, DamagedData, LeaseRequest, described, reading
-from loom.stores.sqlite.connection import Database, Row, one, rows
-from loom.stores.sqlite.rows import (
+from loom.stores.sqlite.connection import (
     SELECTED,
     WRITTEN,
+    Database,
+    Row,
     condition,
     count_removal,
     find_rows,
@@ -28,14 +29,16 @@ from loom.stores.sqlite.rows import (
     forget_name,
     from_row,
     make_user,
-    next_number,
     number_of,
+    one,
     row_of,
+    rows,
     seen,
+    sizes_of,
     to_row,
     user_of,
 )
-from loom.stores.sqlite.search import IndexChange, drop_vector
+from loom.stores.sqlite.index import AROUND_KIND, IndexChange, drop_vector
 
 _INSERT = f"INSERT INTO records (row, user, {', '.join(WRITTEN)}) VALUES (?, ?{', ?' * len(WRITTEN)})"
 _SESSION_ROWS = "SELECT row FROM records WHERE user = ? AND session_id = ? LIMIT ?"
@@ -60,12 +63,11 @@ def change(
         for id in keys or ():
             raise no_record(id, "keys")
         return 0
-    before = next_number(db, user)
-    index = IndexChange(user)
+    index = IndexChange(db, user)
     deleted = _delete(db, user, scope, delete, index)
     new = _put(db, user, scope, put, index)
     _set_keys(db, user, scope, keys or {}, index, new=new)
-    index.flush(db, before, before + len(new))
+    index.flush()
     if deleted or index.has_replaced:
         count_removal(db, user)
     return deleted
@@ -74,7 +76,7 @@ def change(
 def _put(db: Database, user: int, scope: Scope, records: Sequence[Record], index: IndexChange) -> dict[str, int]:
     """Write the records; returns the rows of the new ones, by id."""
     new: dict[str, int] = {}
-    first = next_number(db, user)
+    first = sizes_of(db, user).size
     known = find_rows(db, user, scope.for_user(), [record.id for record in records])
     for record in records:
         row = known.get(record.id)
@@ -85,7 +87,6 @@ def _put(db: Database, user: int, scope: Scope, records: Sequence[Record], index
             number = first + len(new)
             known[record.id] = new[record.id] = row_of(user, number)
             db.execute(_INSERT, (new[record.id], user, *to_row(record, user)))
-            index.add(OWN, number, record.text)
         else:
             _replace(db, record, row, from_row(old), index)
     if new:
@@ -99,8 +100,8 @@ def _replace(db: Database, record: Record, row: int, old: Record, index: IndexCh
         # The vector of another text would find the record for words it no longer says.
         drop_vector(db, row)
         index.has_replaced = True
-        index.remove(OWN, number_of(row), old.text)
-        index.add(OWN, number_of(row), record.text)
+        index.remove_record(number_of(row), old)
+        index.add_record(number_of(row), record)
 
 
 def _delete(db: Database, user: int, scope: Scope, ids: Iterable[str], index: IndexChange) -> int:
@@ -111,7 +112,8 @@ def _delete(db: Database, user: int, scope: Scope, ids: Iterable[str], index: In
         if stored is None:
             continue
         row = int(stored[-1])
-        index.remove(OWN, number_of(row), from_row(stored).text)
+        index.remove_record(number_of(row), from_row(stored))
+        index.link(number_of(row), None)
         for kind, text in rows(db, "SELECT kind, text FROM keys WHERE row = ?", row):
             index.remove(f"{OWN}.{kind}", number_of(row), text)
         drop_vector(db, row)
@@ -122,22 +124,53 @@ def _delete(db: Database, user: int, scope: Scope, ids: Iterable[str], index: In
 
 def _set_keys(db: Database, user: int, scope: Scope, keys: Keys, index: IndexChange, *, new: Mapping[str, int]) -> None:
     """Set keys; `new` are the rows of this change that have none yet."""
-    given: list[tuple[int, str, str]] = []
-    known = {**new, **find_rows(db, user, scope, keys.keys() - new.keys())} if keys else {}
+    if not keys:
+        return
+    rows_of = {**new, **find_rows(db, user, scope, keys.keys() - new.keys())}
+    quoted = {text.before for texts in keys.values() for text in texts.values() if isinstance(text, Around)}
+    linked = {**rows_of, **find_rows(db, user, scope.for_user(), {id for id in quoted if id} - rows_of.keys())}
+    stored = _stored_keys(db, [rows_of[id] for id in keys if id in rows_of and id not in new])
     for id, texts in keys.items():
-        row = known.get(id)
+        row = rows_of.get(id)
         if row is None:
             raise no_record(id, "keys")
         for kind, text in texts.items():
-            old = None
-            if id not in new:
-                old = one(db, "DELETE FROM keys WHERE row = ? AND kind = ? RETURNING text", row, kind)
-            if old is not None:
-                index.remove(f"{OWN}.{kind}", number_of(row), old[0])
-            if text.strip():
-                given.append((row, kind, text))
+            before = _link(text, linked) if kind == AROUND_KIND else None
+            if kind == AROUND_KIND and stored.pop((row, BEFORE), None) != before:
+                db.execute("UPDATE records SET before = ? WHERE row = ?", (before, row))
+                index.link(number_of(row), before)
+            wanted = text if text.strip() and before is None else None
+            old = stored.pop((row, kind), None)
+            if old is not None and old != wanted:
+                db.execute("DELETE FROM keys WHERE row = ? AND kind = ?", (row, kind))
+                index.remove(f"{OWN}.{kind}", number_of(row), old)
+            if wanted is not None and old != wanted:
+                db.execute("INSERT INTO keys VALUES (?, ?, ?)", (row, kind, text))
                 index.add(f"{OWN}.{kind}", number_of(row), text)
-    db.executemany("INSERT INTO keys VALUES (?, ?, ?)", given)
+
+
+BEFORE = ""
+"""The kind under which _stored_keys() gives what a turn follows."""
+
+
+def _stored_keys(db: Database, given: Sequence[int]) -> dict[tuple[int, str], Any]:
+    """The texts of the keys of these rows, by row and kind, and how each is linked to the one before."""
+    if not given:
+        return {}
+    among = json.dumps(given)
+    sql = "FROM json_each(?) AS given CROSS JOIN"
+    found = rows(db, f"SELECT row, kind, text {sql} keys ON row = given.value", among)
+    linked = rows(db, f"SELECT row, '{BEFORE}', before {sql} records ON row = given.value", among)
+    return {(row, kind): value for row, kind, value in (*found, *linked)}
+
+
+def _link(text: str, known: Mapping[str, int]) -> int | None:
+    """How a turn is linked to the one before it; None where only the text says what is around it."""
+    if not isinstance(text, Around) or not text.strip():
+        return None
+    if text.before is None:
+        return FIRST
+    return None if text.before not in known else number_of(known[text.before]) + BEHIND
 
 
 def get(db: Database, user: int, scope: Scope, id: str) -> Record | None:
@@ -244,10 +277,9 @@ def prune(
 def forget_session(db: Database, user: int, scope: Scope) -> dict[str, int]:
     """Remove the episodes of a session; returns how many."""
     ids = rows(db, "SELECT id FROM records WHERE user = ? AND session_id = ?", user, scope.session_id)
-    index = IndexChange(user)
+    index = IndexChange(db, user)
     deleted = _delete(db, user, scope, [id for (id,) in ids], index)
-    size = next_number(db, user)
-    index.flush(db, size, size)
+    index.flush()
     if deleted:
         count_removal(db, user)
     return {"episode": deleted}
@@ -258,6 +290,8 @@ def forget_user(db: Database, user: int) -> dict[str, int]:
     removed = dict(rows(db, "SELECT kind, count(*) FROM records WHERE user = ? GROUP BY kind", user))
     for table in ("vectors", "records", "postings", "lengths"):
         db.execute(f"DELETE FROM {table} WHERE user = ?", (user,))
+    for table in ("links", "sketches"):
+        db.execute(f"DELETE FROM {table} WHERE row >= ? AND row < ?", (row_of(user, 0), row_of(user + 1, 0)))
     forget_name(db, user)
     return removed
 
@@ -271,10 +305,9 @@ _FROM = "FROM jobs AS j JOIN users AS u USING (user)"
 _JOBS_INSERT = (
     "INSERT INTO jobs (user, session_id, id, kind, key, run_at, payload, attempts) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_OPEN = (
-    "SELECT key, id FROM jobs WHERE user = ? AND dead_at IS NULL "
-    "AND (key IN (SELECT value FROM json_each(?)) OR id IN (SELECT value FROM json_each(?)))"
-)
+_OPEN_ONE = "SELECT key, id FROM jobs WHERE user = ? AND dead_at IS NULL AND {} IN (SELECT value FROM json_each(?))"
+_OPEN = f"{_OPEN_ONE.format('key')} UNION ALL {_OPEN_ONE.format('id')}"
+"""Two questions: one for either would read all open jobs of the user."""
 
 
 def enqueue(db: Database, scope: Scope, jobs: Sequence[Job]) -> int:
@@ -282,7 +315,8 @@ def enqueue(db: Database, scope: Scope, jobs: Sequence[Job]) -> int:
     if not jobs:
         return 0
     user = make_user(db, scope)
-    found = rows(db, _OPEN, user, json.dumps([job.key for job in jobs]), json.dumps([job.id for job in jobs]))
+    keys, ids = json.dumps([job.key for job in jobs]), json.dumps([job.id for job in jobs])
+    found = rows(db, _OPEN, user, keys, user, ids)
     new = new_jobs(jobs, {key for key, _ in found}, {id for _, id in found})
     db.executemany(_JOBS_INSERT, [(user, *_sql.job_to_row(job)) for job in new])
     return len(new)

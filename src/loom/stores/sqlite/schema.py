@@ -134,7 +134,17 @@ _SECOND = "ALTER TABLE users ADD COLUMN removed INTEGER NOT NULL DEFAULT 0;"
 
 _THIRD = "ALTER TABLE records ADD COLUMN checksum INTEGER;"
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD)
+_FOURTH = """
+ALTER TABLE users ADD COLUMN indexed INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE users ADD COLUMN relinked INTEGER NOT NULL DEFAULT 0;
+UPDATE users SET indexed = next_number;
+ALTER TABLE records ADD COLUMN before INTEGER;
+CREATE TABLE links (row INTEGER PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE sketches (row INTEGER PRIMARY KEY, data BLOB NOT NULL);
+"""
+"""Everything that was indexed stays as it is: a turn of before has its neighbours' words as the text of a key."""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH)
 """Step n leads from version n to n + 1. A step that was released is never changed."""
 VERSION = len(MIGRATIONS)
 
@@ -198,6 +208,8 @@ FORMAT = 1
 _NAME = "checkpoints"
 _PAGE_BYTES = 512
 """A commit writes whole pages, and a save touches a few bytes of many: small pages write and waste the least."""
+MEMORY_PAGE_BYTES = 1024
+"""The same for a file of memory, whose rows are longer."""
 
 _TABLES = """
 CREATE TABLE checkpoint_users (
@@ -245,12 +257,12 @@ CREATE TABLE checkpoint_part_keys (
 """
 
 
-def prepare(path: str) -> None:
+def prepare(path: str, page_bytes: int = _PAGE_BYTES) -> None:
     """Give a file that is not there yet small pages; one that is there keeps its own."""
     if os.path.exists(path) and os.path.getsize(path):  # noqa: PTH110, PTH202 - SQLite's own names need no Path
         return
     with _opened(path) as db:
-        patiently(lambda: db.execute(f"PRAGMA page_size={_PAGE_BYTES}; PRAGMA journal_mode=WAL").fetchall())
+        patiently(lambda: db.execute(f"PRAGMA page_size={page_bytes}; PRAGMA journal_mode=WAL").fetchall())
 
 
 def has_checkpoints(path: str) -> bool:

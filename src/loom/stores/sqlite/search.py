@@ -1,327 +1,44 @@
-"""Search in a SQLite file: word index, vectors, and the ranking of both."""
+"""Search in a SQLite file: what the word index and the vectors find, ranked."""
 
 # ruff: noqa: S608 - only names of columns of this package stand in SQL; every value is bound
 from __future__ import annotations
 
 import json
-from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from threading import Lock
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from loom.core.record import Hit, rank_key, scored
 from loom.core.scope import Scope
-from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import Query
-from loom.stores._record_table import no_record, unit_vector
 from loom.stores._search import (
-    EXACT_NUMBERS,
-    Float32s,
     Floats,
     Numbers,
-    Place,
     PostingPart,
     Scores,
-    TextChange,
-    Vectors,
     by_score,
-    check_numbers,
-    cosines,
-    joined_run,
-    parts_of,
-    runs_of,
     total,
     why_of,
-    without,
 )
 from loom.stores._sql import Condition
-from loom.stores.base import Bound, DamagedData, check_bound, reading
-from loom.stores.sqlite.connection import Database, Row, one, rows
-from loom.stores.sqlite.rows import (
+from loom.stores.base import reading
+from loom.stores.sqlite.connection import (
     SELECTED,
     SQLITE,
+    Database,
     condition,
     find_rows,
     from_row,
-    next_number,
     number_of,
     row_of,
+    rows,
     seen,
+    sizes_of,
 )
-from loom.text.words import query_terms
-
-# The word index of one file: rows of postings, and BM25 over each user's own texts.
-#
-# A run's rows lie together in the file: what is new changes the few pages of the last, small run, and is moved on when
-# a larger run is full. Every statistic is of one user alone: what others write changes no score.
-
-
-class IndexChange(TextChange):
-    """Texts that come to and go from the index of one user; written by flush() in one go."""
-
-    __slots__ = ("_user", "has_replaced")
-
-    def __init__(self, user: int) -> None:
-        super().__init__()
-        self._user = user
-        self.has_replaced = False
-        """Whether a record got another text."""
-
-    def remove(self, signal: str, number: int, text: str) -> None:
-        """Take a text out that was indexed like this."""
-        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - the file says what it is
-            raise DamagedData(f"a text of record number {number} is {text!r}")
-        super().remove(signal, number, text)
-
-    def flush(self, db: Database, before: int, size: int) -> None:
-        """Write the change, where the user had `before` numbers and now has `size`."""
-        start = joined_run(before, size)
-        if start is not None:
-            _join_runs(db, self._user, start)
-        added = self.entries(size)
-        _take_out(db, self._user, self.gone(size), added)
-        db.executemany(_APPEND, ((self._user, *place, entries) for place, entries in added.items()))
-        for signal, (texts, words) in self.lengths.items():
-            db.execute(_COUNT, (self._user, signal, texts, words))
-        db.execute("DELETE FROM lengths WHERE user = ? AND texts = 0", (self._user,))
-
-
-# Two blobs put together are text to SQLite, unless it is told.
-_APPEND = (
-    "INSERT INTO postings VALUES (?, ?, ?, ?, ?) ON CONFLICT (user, run, term, signal) "
-    "DO UPDATE SET entries = CAST(entries || excluded.entries AS BLOB)"
-)
-_COUNT = (
-    "INSERT INTO lengths VALUES (?, ?, ?, ?) ON CONFLICT (user, signal) "
-    "DO UPDATE SET texts = texts + excluded.texts, words = words + excluded.words"
-)
-_PLACE = "user = ? AND run = ? AND term = ? AND signal = ?"
-
-
-def _join_runs(db: Database, user: int, start: int) -> None:
-    """Make one run of all that begin here or later."""
-    joined: defaultdict[tuple[str, str], list[bytes]] = defaultdict(list)
-    for term, signal, entries in db.execute(
-        "SELECT term, signal, entries FROM postings WHERE user = ? AND run >= ? ORDER BY run", (user, start)
-    ):
-        joined[term, signal].append(entries)
-    db.execute("DELETE FROM postings WHERE user = ? AND run >= ?", (user, start))
-    places = ((user, start, *place, b"".join(joined[place])) for place in sorted(joined))
-    db.executemany("INSERT INTO postings VALUES (?, ?, ?, ?, ?)", places)
-
-
-def _take_out(db: Database, user: int, gone: Mapping[Place, set[int]], added: dict[Place, bytes]) -> None:
-    """Take these numbers out of these places; what is added to such a place is written with it, and taken away."""
-    held: dict[Place, bytes] = {}
-    for place in sorted(gone):
-        found = one(db, f"SELECT entries FROM postings WHERE {_PLACE}", user, *place)
-        if found is not None:
-            held[place] = found[0]
-    with reading("the word index"):
-        left_over = without(held, gone)
-    for place, left in left_over.items():
-        kept = left + added.pop(place, b"")
-        if kept:
-            db.execute(f"UPDATE postings SET entries = ? WHERE {_PLACE}", (kept, user, *place))
-        else:
-            db.execute(f"DELETE FROM postings WHERE {_PLACE}", (user, *place))
-
-
-def index_parts(db: Database, user: int, text: str, size: int) -> list[PostingPart]:
-    """What each term of a text adds to each signal, where the user has `size` numbers; every score is above 0."""
-    lengths = {signal: (n, words) for signal, n, words in rows(db, _LENGTHS, user)}
-    held: defaultdict[tuple[str, str], list[bytes]] = defaultdict(list)
-    for term, signal, entries in db.execute(_TERMS, (str(list(runs_of(size))), json.dumps(query_terms(text)), user)):
-        held[term, signal].append(entries)
-    with reading("the word index"):
-        found = parts_of(held, lengths)
-        check_numbers(found, size)
-    return found
-
-
-_LENGTHS = "SELECT signal, texts, words FROM lengths WHERE user = ?"
-_TERMS = (
-    "SELECT postings.term, signal, entries FROM json_each(?) AS runs CROSS JOIN json_each(?) AS terms "
-    "CROSS JOIN postings WHERE user = ? AND run = runs.value AND term = terms.value"
-)
-
-
-# The vectors of records, and the cache that searches them.
-
-_PAGE = 4096
-_BYTES = 4
-"""Of a number of a vector."""
-_OFF = 0.01
-"""How far the square of a vector's length may be off: it was 1 but for rounding when it was written."""
-_MOST_GONE = 1 / 8
-"""The share of sketches that may be of vectors that are gone."""
-
-
-def binding(db: Database) -> Bound | None:
-    """The embedder and dimension of the file, None before bind()."""
-    found = dict(db.execute("SELECT name, value FROM meta WHERE name IN ('embedder', 'dimension')").fetchall())
-    with reading("the embedder of the file"):
-        return (found["embedder"], int(found["dimension"])) if found else None
-
-
-def check_binding(db: Database, expected: Bound | None) -> None:
-    """Refuse to go on where another process has bound the file anew since this one did; None: this one did not."""
-    if expected is not None:
-        check_bound(binding(db), expected)
-
-
-def dimension(db: Database) -> int | None:
-    """How many numbers a vector of this file has; None before bind()."""
-    bound = binding(db)
-    return None if bound is None else bound[1]
-
-
-def direction(vector: Vector, size: int | None, what: str = "the vector of a query") -> Float32s:
-    """The direction of a vector in 32 bits; refuses one that has none, or another dimension than the file's."""
-    return np.asarray(unit_vector(vector, size, what), np.float32)
-
-
-def put_vectors(db: Database, user: int | None, scope: Scope, vectors: Mapping[str, Vector]) -> None:
-    """Set the vectors of records."""
-    size = dimension(db)
-    units = {id: direction(vector, size, f"the vector of {id}") for id, vector in vectors.items()}
-    found = {} if user is None else find_rows(db, user, scope, units)
-    for id in units:
-        if id not in found:
-            raise no_record(id, "a vector")
-    for row, _ in _held(db, found.values()):
-        drop_vector(db, row)
-    new = [(user, found[id], unit.astype("<f4").tobytes()) for id, unit in units.items()]
-    db.executemany("INSERT INTO vectors (user, row, data) VALUES (?, ?, ?)", new)
-
-
-def drop_vector(db: Database, row: int) -> None:
-    """Take the vector of a record away, if it has one."""
-    user = one(db, "DELETE FROM vectors WHERE row = ? RETURNING user", row)
-    if user is not None:
-        db.execute("UPDATE users SET vectors_gone = vectors_gone + 1 WHERE user = ?", user)
-
-
-class NearestVectors(NamedTuple):
-    """The number of each record that has a vector, and its cosine to a query; a number may come twice.
-
-    Estimates may also name a vector that is gone: compared() tells.
-    """
-
-    numbers: Numbers
-    cosines: Float32s
-    is_exact: bool
-
-
-def compared(db: Database, user: int, numbers: Numbers, vector: Vector) -> tuple[Numbers, Float32s]:
-    """Those of the records that have a vector, and their exact cosines, read from the file."""
-    query = direction(vector, dimension(db))
-    found = _held(db, [row_of(user, number) for number in numbers.tolist()])
-    matrix = _matrix([data for _, data in found], len(query))
-    return np.asarray([number_of(row) for row, _ in found], np.int64), cosines(matrix, query)
-
-
-class _Held:
-    """The vectors of one user as of a moment; `gone` changes when a vector went, `last` is the newest one held."""
-
-    __slots__ = ("bound", "gone", "last", "lock", "vectors")
-
-    def __init__(self, exact_numbers: int) -> None:
-        self.lock = Lock()
-        self.bound: Bound | None = None
-        self.gone = 0
-        self.last = 0
-        self.vectors = Vectors(0, exact_numbers=exact_numbers)
-
-    def update(self, db: Database, user: int) -> None:
-        """Bring in what was written since; start anew where too much of what is held is gone."""
-        bound, gone = binding(db), _gone(db, user)
-        # An estimate is checked against the file, so that it may be of a vector that is gone; a cosine may not.
-        missing = abs(gone - self.gone)
-        allowed = 0 if self.vectors.is_exact else len(self.vectors) * _MOST_GONE
-        if bound != self.bound or missing > allowed:
-            self.bound, self.gone, self.last = bound, gone, 0
-            self.vectors = Vectors(dimension(db) or 0, exact_numbers=self.vectors.exact_numbers)
-        found = db.execute(
-            "SELECT number, row, data FROM vectors WHERE user = ? AND number > ? ORDER BY number", (user, self.last)
-        )
-        while page := list(islice(found, _PAGE)):
-            block = _matrix([data for _, _, data in page], dimension(db) or 0)
-            self.vectors.append([number_of(row) for _, row, _ in page], block)
-            self.last = page[-1][0]
-
-
-class VectorCache:
-    """The vectors of the users searched last, in memory, at most `max_bytes` together. Safe to share between threads.
-
-    A user's vectors are kept whole while they are few, and are searched exactly; of many, only sketches are kept.
-    """
-
-    __slots__ = ("_exact_numbers", "_held", "_lock", "_max_bytes")
-
-    def __init__(self, max_bytes: int, *, exact_numbers: int = EXACT_NUMBERS) -> None:
-        self._max_bytes = max_bytes
-        self._exact_numbers = exact_numbers
-        self._held: OrderedDict[int, _Held] = OrderedDict()
-        self._lock = Lock()
-
-    def near(self, db: Database, user: int, vector: Vector) -> NearestVectors:
-        """How near each record of the user is that has a vector."""
-        query = direction(vector, dimension(db))
-        with self._lock:
-            held = self._held.setdefault(user, _Held(self._exact_numbers))
-            self._held.move_to_end(user)
-        # A user with many vectors takes a while to load, and no other user has to wait for that.
-        with held.lock:
-            held.update(db, user)
-            numbers, likeness, is_exact = held.vectors.numbers, held.vectors.likeness(), held.vectors.is_exact
-        self._shrink()
-        return NearestVectors(numbers, likeness(query), is_exact)
-
-    def drop(self, user: int) -> None:
-        """Hold nothing of the user."""
-        with self._lock:
-            self._held.pop(user, None)
-
-    def _shrink(self) -> None:
-        with self._lock:
-            used = sum(held.vectors.nbytes for held in self._held.values())
-            while used > self._max_bytes:
-                _, dropped = self._held.popitem(last=False)
-                used -= dropped.vectors.nbytes
-
-
-def _held(db: Database, given: Iterable[int]) -> list[Row]:
-    """Those of the rows that have a vector, with it."""
-    return rows(
-        db,
-        "SELECT given.value, v.data FROM json_each(?) AS given CROSS JOIN vectors AS v ON v.row = given.value",
-        json.dumps(list(given)),
-    )
-
-
-def _matrix(vectors: Sequence[bytes], size: int) -> Float32s:
-    """The vectors as rows; refuses what no vector of this size is, before room is made for it."""
-    with reading("a vector"):
-        if any(len(data) != size * _BYTES for data in vectors):
-            raise DamagedData(f"a vector is not of {size} numbers")
-        matrix = np.frombuffer(b"".join(vectors), "<f4").reshape(len(vectors), size)
-        with np.errstate(all="ignore"):
-            lengths = np.einsum("ij,ij->i", matrix, matrix)
-        if not (np.abs(lengths - 1) < _OFF).all():
-            raise DamagedData("a vector is not of length 1")
-    return matrix
-
-
-def _gone(db: Database, user: int) -> int:
-    found = one(db, "SELECT vectors_gone FROM users WHERE user = ?", user)
-    with reading("the count of vectors"):
-        return int(found[0]) if found else 0
-
+from loom.stores.sqlite.index import NearestVectors, SearchCache, compared, dimension, direction, index_parts
 
 DENSE = "dense"
 _TO_SPARE = 20
@@ -368,7 +85,7 @@ class _Rows:
 
 
 def search(
-    db: Database, user: int | None, scope: Scope, query: Query, *, now: datetime, cache: VectorCache
+    db: Database, user: int | None, scope: Scope, query: Query, *, now: datetime, cache: SearchCache
 ) -> list[Hit]:
     """The best hits, best first."""
     if query.vector is not None:
@@ -378,8 +95,9 @@ def search(
     request = _SqliteRequest(user, scope, _shown(user, scope, query, now), query)
     if query.vector is None and not query.text.strip():
         return [Hit(from_row(row), 0.0) for row in _fitting(db, request, SELECTED, limit=query.limit)]
-    size = next_number(db, user)
-    parts = index_parts(db, user, query.text, size) if query.text.strip() else []
+    sizes = sizes_of(db, user)
+    size = sizes.size
+    parts = index_parts(db, user, query.text, sizes, cache) if query.text.strip() else []
     summed = total(parts, size)
     rows_of = _Rows(db, request)
     if query.vector is None:
@@ -392,12 +110,13 @@ def search(
 
 
 def search_hybrid(
-    db: Database, user: int, scope: Scope, query: Query, *, near: int, now: datetime, cache: VectorCache
+    db: Database, user: int, scope: Scope, query: Query, *, near: int, now: datetime, cache: SearchCache
 ) -> list[Hit]:
     """The best by words and the `near` best by vector, each with its cosine."""
     assert query.vector is not None
-    size = next_number(db, user)
-    parts = index_parts(db, user, query.text, size)
+    sizes = sizes_of(db, user)
+    size = sizes.size
+    parts = index_parts(db, user, query.text, sizes, cache)
     rows_of = _Rows(db, _SqliteRequest(user, scope, _shown(user, scope, query, now), query))
     best = _best(rows_of, *_with_score(rows_of, total(parts, size)), query.limit)
     cosines = _near(cache.near(db, user, query.vector), size)
@@ -414,11 +133,19 @@ def search_hybrid(
 
 
 def search_beside(
-    db: Database, user: int, scope: Scope, query: Query, nearest: Mapping[str, float], *, now: datetime
+    db: Database,
+    user: int,
+    scope: Scope,
+    query: Query,
+    nearest: Mapping[str, float],
+    *,
+    now: datetime,
+    cache: SearchCache,
 ) -> list[Hit]:
     """The best by words, and those of `nearest` that are shown, each with its cosine: as given, or else compared."""
-    size = next_number(db, user)
-    parts = index_parts(db, user, query.text, size)
+    sizes = sizes_of(db, user)
+    size = sizes.size
+    parts = index_parts(db, user, query.text, sizes, cache)
     rows_of = _Rows(db, _SqliteRequest(user, scope, _shown(user, scope, query, now), query))
     best = _best(rows_of, *_with_score(rows_of, total(parts, size)), query.limit)
     known = {id: number_of(row) for id, row in find_rows(db, user, scope, nearest).items()}

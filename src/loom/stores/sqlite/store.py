@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from os import PathLike
 from threading import Lock
@@ -25,13 +26,24 @@ from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, IndexDifference, Job, Lease, Query, SearchKeys
 from loom.stores import base
 from loom.stores.base import After, BaseMemoryStore, Bound, LeaseRequest, Owned, Write, Written
-from loom.stores.sqlite import check, records, search
-from loom.stores.sqlite import search as vectors
-from loom.stores.sqlite.connection import Database, Durability, one, rows
+from loom.stores.sqlite import check, index, records, search
+from loom.stores.sqlite.connection import (
+    SELECTED,
+    Database,
+    Durability,
+    all_users,
+    check_epoch,
+    condition,
+    epoch_of,
+    find_user,
+    from_row,
+    one,
+    rows,
+    seen,
+)
 from loom.stores.sqlite.file import SqliteFile
-from loom.stores.sqlite.rows import SELECTED, all_users, check_epoch, condition, epoch_of, find_user, from_row, seen
-from loom.stores.sqlite.schema import VERSION, count_sessions
-from loom.stores.sqlite.search import binding
+from loom.stores.sqlite.index import binding
+from loom.stores.sqlite.schema import MEMORY_PAGE_BYTES, VERSION, count_sessions, prepare
 
 # The description of a SQLite store and its guarantees.
 
@@ -57,7 +69,9 @@ def labels(db: Database) -> dict[str, str]:
 # Keys and vectors of records, read back so that the records can be moved to another store.
 
 
-def search_keys(db: Database, user: int, scope: Scope, ids: Iterable[str]) -> dict[str, SearchKeys]:
+def search_keys(
+    db: Database, user: int, scope: Scope, ids: Iterable[str], cache: index.SearchCache
+) -> dict[str, SearchKeys]:
     """The keys and the vector of each of these records that the scope sees."""
     sql, values = seen(user, scope)
     wanted = json.dumps(list(dict.fromkeys(ids)))
@@ -74,6 +88,8 @@ def search_keys(db: Database, user: int, scope: Scope, ids: Iterable[str]) -> di
         db, "SELECT k.row, kind, text FROM json_each(?) AS given CROSS JOIN keys AS k ON k.row = given.value", given
     ):
         keys[row][kind] = text
+    for row, text in index.texts_around(db, user, [row for _, row, _ in records], cache):
+        keys[row][index.AROUND_KIND] = text
     with base.reading("a vector"):
         return {
             id: SearchKeys(keys[row], None if data is None else np.frombuffer(data, "<f4")) for id, row, data in records
@@ -93,6 +109,7 @@ def rebind(db: Database, old: Bound | None, new: Bound) -> bool:
     db.execute("DELETE FROM meta WHERE name IN ('embedder', 'dimension')")
     db.executemany("INSERT INTO meta VALUES (?, ?)", [("embedder", new[0]), ("dimension", str(new[1]))])
     db.execute("DELETE FROM vectors")
+    db.execute("DELETE FROM sketches")
     # By this every process that holds a user's vectors in memory sees that they are gone.
     db.execute("UPDATE users SET vectors_gone = vectors_gone + 1")
     return True
@@ -230,8 +247,8 @@ class SqliteStore(BaseMemoryStore):
     `durability="full"` survives a power cut after every acknowledged write; `"fast"` survives the end of the process,
     and a power cut may take the last writes. `":memory:"` keeps everything in memory. Of a user with many vectors (more
     than 131,072 of 256 numbers) only sketches are kept in memory: they choose candidates, which are compared exactly.
-    What is kept of vectors takes at most `vector_cache_bytes` between searches. With `make_folder` the folder of a new
-    file is made with it.
+    What is kept of users' vectors and conversations takes at most `vector_cache_bytes` between searches. With
+    `make_folder` the folder of a new file is made with it.
     """
 
     def __init__(
@@ -244,10 +261,12 @@ class SqliteStore(BaseMemoryStore):
         make_folder: bool = False,
     ) -> None:
         super().__init__(clock=clock)
-        self._file = SqliteFile(path, durability=durability, make_folder=make_folder)
+        self._file = SqliteFile(
+            path, durability=durability, make_folder=make_folder, prepare=partial(prepare, page_bytes=MEMORY_PAGE_BYTES)
+        )
         self._view = self._file.view
         self._touches = TouchBuffer()
-        self._cache = vectors.VectorCache(vector_cache_bytes)
+        self._cache = index.SearchCache(vector_cache_bytes)
         self._bound_here: Bound | None = None  # the embedder that this object was bound to
 
     async def _open(self) -> None:
@@ -261,7 +280,7 @@ class SqliteStore(BaseMemoryStore):
         now, bound = self._clock.now(), None if query.vector is None else self._bound_here
 
         def find(db: Database) -> list[Hit]:
-            vectors.check_binding(db, bound)
+            index.check_binding(db, bound)
             return search.search(db, find_user(db, scope), scope, query, now=now, cache=self._cache)
 
         return await self._hits(scope, query, find)
@@ -270,7 +289,7 @@ class SqliteStore(BaseMemoryStore):
         now = self._clock.now()
 
         def find(db: Database, user: int) -> list[Hit]:
-            vectors.check_binding(db, self._bound_here)
+            index.check_binding(db, self._bound_here)
             return search.search_hybrid(db, user, scope, query, near=near, now=now, cache=self._cache)
 
         return await self._hits(scope, query, _of_user(scope, find, []))
@@ -280,8 +299,8 @@ class SqliteStore(BaseMemoryStore):
         now = self._clock.now()
 
         def find(db: Database, user: int) -> list[Hit]:
-            vectors.check_binding(db, self._bound_here)
-            return search.search_beside(db, user, scope, query, nearest, now=now)
+            index.check_binding(db, self._bound_here)
+            return search.search_beside(db, user, scope, query, nearest, now=now, cache=self._cache)
 
         return await self._hits(scope, query, _of_user(scope, find, []))
 
@@ -304,7 +323,7 @@ class SqliteStore(BaseMemoryStore):
         return await self._read(scope, lambda db, user: records.count(db, user, scope, where), 0)
 
     async def _found_by(self, scope: Scope, ids: Sequence[str]) -> Mapping[str, SearchKeys]:
-        return await self._read(scope, lambda db, user: search_keys(db, user, scope, ids), {})
+        return await self._read(scope, lambda db, user: search_keys(db, user, scope, ids, self._cache), {})
 
     async def _write(self, scope: Scope, write: Write) -> Written:
         def change(db: Database) -> Written:
@@ -361,7 +380,7 @@ class SqliteStore(BaseMemoryStore):
             await self._commit(self._touches.write)
 
     async def _bound(self) -> Bound | None:
-        return await self._view(vectors.binding)
+        return await self._view(index.binding)
 
     async def _bind(self, wanted: Bound) -> None:
         if self._bound_here != wanted:  # every call that uses vectors checks that it is still so
@@ -438,5 +457,5 @@ def _of_user(scope: Scope, action: Callable[[Database, int], _T], nothing: _T) -
 
 
 def _put_vectors(db: Database, bound: Bound | None, scope: Scope, given: Mapping[str, Vector]) -> None:
-    vectors.check_binding(db, bound)
-    vectors.put_vectors(db, find_user(db, scope), scope, given)
+    index.check_binding(db, bound)
+    index.put_vectors(db, find_user(db, scope), scope, given)

@@ -1,0 +1,669 @@
+"""The indexes of a SQLite file: words, the order of conversations, vectors; and what memory holds of them."""
+
+# ruff: noqa: S608 - only names of columns of this package stand in SQL; every value is bound
+from __future__ import annotations
+
+import json
+from collections import OrderedDict, defaultdict
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby, islice
+from struct import Struct
+from threading import Lock
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loom.core.checks import AROUND as QUOTED
+from loom.core.checks import RANKED
+from loom.core.record import Episode, Fact, Record
+from loom.core.scope import Scope
+from loom.protocols.embedder import Vector
+from loom.stores._record_table import no_record, unit_vector
+from loom.stores._search import (
+    AROUND,
+    EXACT_NUMBERS,
+    HEAD,
+    LINKS,
+    MOST,
+    OWN,
+    READ_AT_ONCE,
+    SKETCH_WORDS,
+    Float32s,
+    Numbers,
+    Place,
+    PostingPart,
+    SketchWords,
+    TextChange,
+    TurnOrder,
+    Vectors,
+    check_numbers,
+    cosines,
+    joined_run,
+    parts_of,
+    runs_of,
+    sketched,
+    without,
+)
+from loom.stores.base import Bound, DamagedData, check_bound, reading
+from loom.stores.sqlite.connection import (
+    SELECTED,
+    Database,
+    Row,
+    Sizes,
+    find_rows,
+    from_row,
+    number_of,
+    one,
+    row_of,
+    rows,
+    sizes_of,
+)
+from loom.text.words import query_terms, terms
+
+# The word index of one file: rows of postings, and BM25 over each user's own texts.
+#
+# A run's rows lie together in the file: what is new changes the few pages of the last, small run, and is moved on when
+# a larger run is full. The newest numbers of a user are in no run: a search reads their texts, and they are indexed
+# together. So a new turn writes itself and nothing else. Every statistic is of one user alone: what others write
+# changes no score.
+
+TAIL = 64
+"""How many of a user's newest numbers are indexed together: with more a search is slower, with fewer a write."""
+BLOCK = 256
+"""How many numbers share a row of links or of sketches."""
+AROUND_KIND = AROUND.removeprefix(f"{OWN}.")
+
+_Text: TypeAlias = tuple[str, int, str]
+"""A signal, a number, and the text that the number is found by."""
+
+
+def own_texts(number: int, kind: str, text: str) -> Iterator[_Text]:
+    """What a record of a kind is found by beside its keys."""
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - the file says what it is
+        raise DamagedData(f"the text of record number {number} is {text!r}")
+    yield OWN, number, text
+    if kind == Episode.kind and len(text) > QUOTED:
+        yield HEAD, number, text[:QUOTED]
+
+
+class IndexChange:
+    """Texts that come to and go from the index of one user; written by flush() in one go."""
+
+    __slots__ = ("_db", "_indexed", "_is_relinked", "_links", "_size", "_user", "_words", "has_replaced")
+
+    def __init__(self, db: Database, user: int) -> None:
+        self._db = db
+        self._user = user
+        self._size, self._indexed = sizes_of(db, user)
+        self._is_relinked = False
+        self._words = TextChange()
+        self._links: defaultdict[int, dict[str, int]] = defaultdict(dict)
+        self.has_replaced = False
+        """Whether a record got another text."""
+
+    def add_record(self, number: int, record: Record) -> None:
+        """Index the texts of a record."""
+        for signal, _, text in own_texts(number, record.kind, record.text):
+            self.add(signal, number, text)
+
+    def remove_record(self, number: int, record: Record) -> None:
+        """Take the texts of a record out, and its place in a conversation."""
+        for signal, _, text in own_texts(number, record.kind, record.text):
+            self.remove(signal, number, text)
+        self._links[number] |= {"words": 0, "head": 0}
+        self._is_relinked = True
+
+    def add(self, signal: str, number: int, text: str) -> None:
+        """Index a text; that of a number which is not indexed yet will be."""
+        if number < self._indexed:
+            self._add(signal, number, text)
+
+    def _add(self, signal: str, number: int, text: str) -> None:
+        words = self._words.add(signal, number, text)
+        if signal in {OWN, HEAD}:
+            self._links[number] |= _counted(signal, words)
+
+    def remove(self, signal: str, number: int, text: str) -> None:
+        """Take a text out that was indexed like this."""
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - the file says what it is
+            raise DamagedData(f"a text of record number {number} is {text!r}")
+        if number < self._indexed:
+            self._words.remove(signal, number, text)
+
+    def link(self, number: int, before: int | None) -> None:
+        """Say what comes before a number; None takes it out of its conversation."""
+        known = self._links[number]
+        known["before"] = before or 0
+        self._is_relinked |= number < self._size
+        if before and number < self._indexed and "words" not in known:  # an older Loom did not count its words
+            for signal, _, text in texts_of(self._db, self._user, number, number + 1):
+                if signal in {OWN, HEAD}:
+                    known |= _counted(signal, len(_words_of(text)))
+
+    def flush(self, until: int | None = None) -> None:
+        """Write the change, after the rows that it is about; `until` says how many numbers are to be indexed then."""
+        db, user, indexed = self._db, self._user, self._indexed
+        size = sizes_of(db, user).size
+        if self._is_relinked:
+            db.execute("UPDATE users SET relinked = relinked + 1 WHERE user = ?", (user,))
+        if until is not None or size - indexed >= TAIL:
+            self._index_tail(size if until is None else until)
+        if self._words:
+            _write_words(db, user, self._words, indexed, self._indexed)
+        links = {number: known for number, known in self._links.items() if number < self._indexed}
+        _write_links(db, user, links)
+
+    def _index_tail(self, size: int) -> None:
+        db, user, start = self._db, self._user, self._indexed
+        for signal, number, text in texts_of(db, user, start, size):
+            self._add(signal, number, text)
+        for number, before in befores_of(db, user, start, size):
+            self._links[number]["before"] = before
+        self._indexed = size
+        db.execute("UPDATE users SET indexed = ? WHERE user = ?", (size, user))
+        bounds = row_of(user, _sketched_until(start)), row_of(user, _sketched_until(size))
+        held = rows(db, "SELECT row, data FROM vectors WHERE row >= ? AND row < ?", *bounds)
+        _write_sketches(db, user, {number_of(row): np.frombuffer(data, "<f4") for row, data in held})
+
+
+def _counted(signal: str, words: int) -> dict[str, int]:
+    """What the links say of a text with so many words."""
+    return {"words": words} if signal == OWN else {"head": words + 1}
+
+
+def _words_of(text: str) -> list[str]:
+    return [term for line in text.splitlines() for term in terms(line)]
+
+
+def texts_of(db: Database, user: int, start: int, end: int) -> Iterator[_Text]:
+    """Everything that the numbers from `start` to `end` are found by."""
+    bounds = (row_of(user, start), row_of(user, end))
+    for row, kind, text in db.execute("SELECT row, kind, text FROM records WHERE row >= ? AND row < ?", bounds):
+        if kind == Fact.kind:
+            stored = one(db, f"SELECT {SELECTED} FROM records AS r WHERE r.row = ?", row)
+            text = "" if stored is None else from_row(stored).text  # noqa: PLW2901
+        yield from own_texts(number_of(row), kind, text)
+    for row, kind, text in db.execute("SELECT row, kind, text FROM keys WHERE row >= ? AND row < ?", bounds):
+        yield f"{OWN}.{kind}", number_of(row), text
+
+
+def befores_of(db: Database, user: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """The numbers from `start` to `end` that are linked to the one before, and how."""
+    sql = "SELECT row, before FROM records WHERE row >= ? AND row < ? AND before IS NOT NULL"
+    for row, before in db.execute(sql, (row_of(user, start), row_of(user, end))):
+        yield number_of(row), before
+
+
+def _write_words(db: Database, user: int, change: TextChange, before: int, size: int) -> None:
+    """Write changed postings, where `before` numbers were indexed and now `size` are."""
+    start = joined_run(before, size)
+    if start is not None:
+        _join_runs(db, user, start)
+    added = change.entries(size)
+    _take_out(db, user, change.gone(size), added)
+    db.executemany(_APPEND, ((user, *place, entries) for place, entries in added.items()))
+    for signal, (texts, words) in change.lengths.items():
+        db.execute(_COUNT, (user, signal, texts, words))
+    db.execute("DELETE FROM lengths WHERE user = ? AND texts = 0", (user,))
+
+
+# Two blobs put together are text to SQLite, unless it is told.
+_APPEND = (
+    "INSERT INTO postings VALUES (?, ?, ?, ?, ?) ON CONFLICT (user, run, term, signal) "
+    "DO UPDATE SET entries = CAST(entries || excluded.entries AS BLOB)"
+)
+_COUNT = (
+    "INSERT INTO lengths VALUES (?, ?, ?, ?) ON CONFLICT (user, signal) "
+    "DO UPDATE SET texts = texts + excluded.texts, words = words + excluded.words"
+)
+_PLACE = "user = ? AND run = ? AND term = ? AND signal = ?"
+
+
+def _join_runs(db: Database, user: int, start: int) -> None:
+    """Make one run of all that begin here or later."""
+    joined: defaultdict[tuple[str, str], list[bytes]] = defaultdict(list)
+    for term, signal, entries in db.execute(
+        "SELECT term, signal, entries FROM postings WHERE user = ? AND run >= ? ORDER BY run", (user, start)
+    ):
+        joined[term, signal].append(entries)
+    db.execute("DELETE FROM postings WHERE user = ? AND run >= ?", (user, start))
+    places = ((user, start, *place, b"".join(joined[place])) for place in sorted(joined))
+    db.executemany("INSERT INTO postings VALUES (?, ?, ?, ?, ?)", places)
+
+
+def _take_out(db: Database, user: int, gone: Mapping[Place, set[int]], added: dict[Place, bytes]) -> None:
+    """Take these numbers out of these places; what is added to such a place is written with it, and taken away."""
+    held: dict[Place, bytes] = {}
+    for place in sorted(gone):
+        found = one(db, f"SELECT entries FROM postings WHERE {_PLACE}", user, *place)
+        if found is not None:
+            held[place] = found[0]
+    with reading("the word index"):
+        left_over = without(held, gone)
+    for place, left in left_over.items():
+        kept = left + added.pop(place, b"")
+        if kept:
+            db.execute(f"UPDATE postings SET entries = ? WHERE {_PLACE}", (kept, user, *place))
+        else:
+            db.execute(f"DELETE FROM postings WHERE {_PLACE}", (user, *place))
+
+
+def index_parts(db: Database, user: int, text: str, sizes: Sizes, cache: SearchCache) -> list[PostingPart]:
+    """What each term of a text adds to each signal; every score is above 0."""
+    lengths = {signal: (n, words) for signal, n, words in rows(db, _LENGTHS, user)}
+    held: defaultdict[tuple[str, str], list[bytes]] = defaultdict(list)
+    wanted = query_terms(text)
+    for term, signal, entries in db.execute(_TERMS, (str(list(runs_of(sizes.indexed))), json.dumps(wanted), user)):
+        held[term, signal].append(entries)
+    for signal, number, words in tail_of(db, user, sizes):
+        texts, total = lengths.get(signal, (0, 0))
+        lengths[signal] = texts + 1, total + len(words)
+        for term in wanted:
+            if times := words.count(term):
+                held[term, signal].append(_ENTRY.pack(number, min(times, MOST), min(len(words), MOST)))
+    with reading("the word index"):
+        with cache.chain(db, user, sizes) as chain:
+            if chain.texts:
+                texts, total = lengths.get(AROUND, (0, 0))
+                lengths[AROUND] = texts + chain.texts, total + chain.words
+            for term in wanted:
+                own, head = (b"".join(held.pop((term, signal), ())) for signal in (OWN, HEAD))
+                if own:
+                    held[term, OWN].append(own)
+                    if around := chain.entries(own, head, sizes.size):
+                        held[term, AROUND].append(around)
+        found = parts_of(held, lengths)
+        check_numbers(found, sizes.size)
+    return found
+
+
+_ENTRY = Struct("<IHH")
+"""One of ENTRIES."""
+_LENGTHS = "SELECT signal, texts, words FROM lengths WHERE user = ?"
+_TERMS = (
+    "SELECT postings.term, signal, entries FROM json_each(?) AS runs CROSS JOIN json_each(?) AS terms "
+    "CROSS JOIN postings WHERE user = ? AND run = runs.value AND term = terms.value"
+)
+
+
+def tail_of(db: Database, user: int, sizes: Sizes, start: int = 0) -> Iterator[tuple[str, int, list[str]]]:
+    """The words of the texts that are not indexed yet, from `start` on; texts without any are left out."""
+    for signal, number, text in texts_of(db, user, max(start, sizes.indexed), sizes.size):
+        if words := _words_of(text):
+            yield signal, number, words
+
+
+# Who follows whom in a conversation: what comes before a turn is a column of its record, and the links of indexed
+# numbers lie together in rows of a block each.
+
+
+def _write_links(db: Database, user: int, links: Mapping[int, Mapping[str, int]]) -> None:
+    for block, numbers in groupby(sorted(links), key=lambda number: number // BLOCK * BLOCK):
+        stored = one(db, "SELECT data FROM links WHERE row = ?", row_of(user, block))
+        with reading("the links of turns"):
+            data = np.zeros(BLOCK, LINKS) if stored is None else np.frombuffer(stored[0], LINKS).copy()
+            for number in numbers:
+                for name, value in links[number].items():
+                    data[name][number - block] = value
+        db.execute("REPLACE INTO links VALUES (?, ?)", (row_of(user, block), data.tobytes()))
+
+
+def links_of(db: Database, user: int, sizes: Sizes, start: int) -> NDArray[Any]:
+    """What is known of the numbers from `start` on."""
+    found = np.zeros(sizes.size, LINKS)
+    bounds = (row_of(user, start // BLOCK * BLOCK), row_of(user, sizes.indexed))
+    for row, data in db.execute("SELECT row, data FROM links WHERE row >= ? AND row < ?", bounds):
+        block = number_of(row)
+        found[block : block + BLOCK] = np.frombuffer(data, LINKS)[: sizes.size - block]
+    for signal, number, words in tail_of(db, user, sizes, start):
+        for name, value in _counted(signal, len(words)).items() if signal in {OWN, HEAD} else ():
+            found[name][number] = value
+    for number, before in befores_of(db, user, max(start, sizes.indexed), sizes.size):
+        found["before"][number] = before
+    return found[start:]
+
+
+def texts_around(db: Database, user: int, given: Sequence[int], cache: SearchCache) -> Iterator[tuple[int, str]]:
+    """The text around each of these rows of a user that is linked to others."""
+    sizes = sizes_of(db, user)
+    with cache.chain(db, user, sizes) as chain:
+        around = dict(zip(given, chain.around([number_of(row) for row in given]), strict=True))
+    wanted = {row_of(user, number) for numbers in around.values() for number in numbers}
+    found = rows(
+        db,
+        "SELECT r.row, r.text FROM json_each(?) AS given CROSS JOIN records AS r ON r.row = given.value",
+        json.dumps(sorted(wanted)),
+    )
+    texts: dict[int, str] = dict(found)
+    for row, numbers in around.items():
+        if numbers:
+            quoted = [(other, texts.get(row_of(user, other), "")) for other in numbers]
+            own = number_of(row)
+            yield row, "\n".join(text[: RANKED if other == own else QUOTED] for other, text in quoted if text)
+
+
+# The vectors of records, and the cache that searches them.
+
+_PAGE = 4096
+_BYTES = 4
+"""Of a number of a vector."""
+_OFF = 0.01
+"""How far the square of a vector's length may be off: it was 1 but for rounding when it was written."""
+SKETCHES = (SKETCH_WORDS * 8 + 1) * BLOCK
+"""How many bytes a row of sketches has."""
+_MOST_GONE = 1 / 8
+"""The share of sketches that may be of vectors that are gone."""
+
+
+def binding(db: Database) -> Bound | None:
+    """The embedder and dimension of the file, None before bind()."""
+    found = dict(db.execute("SELECT name, value FROM meta WHERE name IN ('embedder', 'dimension')").fetchall())
+    with reading("the embedder of the file"):
+        return (found["embedder"], int(found["dimension"])) if found else None
+
+
+def check_binding(db: Database, expected: Bound | None) -> None:
+    """Refuse to go on where another process has bound the file anew since this one did; None: this one did not."""
+    if expected is not None:
+        check_bound(binding(db), expected)
+
+
+def dimension(db: Database) -> int | None:
+    """How many numbers a vector of this file has; None before bind()."""
+    bound = binding(db)
+    return None if bound is None else bound[1]
+
+
+def direction(vector: Vector, size: int | None, what: str = "the vector of a query") -> Float32s:
+    """The direction of a vector in 32 bits; refuses one that has none, or another dimension than the file's."""
+    return np.asarray(unit_vector(vector, size, what), np.float32)
+
+
+def put_vectors(db: Database, user: int | None, scope: Scope, vectors: Mapping[str, Vector]) -> None:
+    """Set the vectors of records."""
+    size = dimension(db)
+    units = {id: direction(vector, size, f"the vector of {id}") for id, vector in vectors.items()}
+    found = {} if user is None else find_rows(db, user, scope, units)
+    for id in units:
+        if id not in found:
+            raise no_record(id, "a vector")
+    for row, _ in _held(db, found.values()):
+        drop_vector(db, row)
+    new = [(user, found[id], unit.astype("<f4").tobytes()) for id, unit in units.items()]
+    db.executemany("INSERT INTO vectors (user, row, data) VALUES (?, ?, ?)", new)
+    if user is not None:
+        end = row_of(user, _sketched_until(sizes_of(db, user).indexed))
+        _write_sketches(db, user, {number_of(found[id]): unit for id, unit in units.items() if found[id] < end})
+
+
+def drop_vector(db: Database, row: int) -> None:
+    """Take the vector of a record away, if it has one."""
+    user = one(db, "DELETE FROM vectors WHERE row = ? RETURNING user", row)
+    if user is not None:
+        db.execute("UPDATE users SET vectors_gone = vectors_gone + 1 WHERE user = ?", user)
+        if row < row_of(user[0], _sketched_until(sizes_of(db, user[0]).indexed)):
+            _write_sketches(db, user[0], {number_of(row): None})
+
+
+def _sketched_until(indexed: int) -> int:
+    """Up to which number vectors have sketches: a block late, because vectors come later than their records."""
+    return max(0, indexed // BLOCK - 1) * BLOCK
+
+
+def _write_sketches(db: Database, user: int, vectors: Mapping[int, Float32s | None]) -> None:
+    """Write the sketches of vectors; None takes one away.
+
+    A row holds those of a block, as they are searched, and which of its numbers have one.
+    """
+    for block, numbers in groupby(sorted(vectors), key=lambda number: number // BLOCK * BLOCK):
+        stored = one(db, "SELECT data FROM sketches WHERE row = ?", row_of(user, block))
+        sketches, has = _sketches(bytes(SKETCHES) if stored is None else stored[0])
+        sketches, has = sketches.copy(), has.copy()
+        given = {number - block: vectors[number] for number in numbers}
+        gone = [place for place, vector in given.items() if vector is None]
+        sketches[:, gone], has[gone] = 0, 0
+        there = {place: vector for place, vector in given.items() if vector is not None}
+        if there:
+            sketches[:, list(there)] = sketched(np.stack(list(there.values())))
+            has[list(there)] = 1
+        data = sketches.tobytes() + has.tobytes()
+        db.execute("REPLACE INTO sketches VALUES (?, ?)", (row_of(user, block), data))
+
+
+def stray_sketches(db: Database, user: int) -> list[int]:
+    """The rows that have a sketch and no vector; a block that is not whole counts as one."""
+    found: list[int] = []
+    bounds = (row_of(user, 0), row_of(user + 1, 0))
+    for first, data in rows(db, "SELECT row, data FROM sketches WHERE row >= ? AND row < ?", *bounds):
+        if not isinstance(data, bytes) or len(data) != SKETCHES:
+            found.append(first)
+            continue
+        there = {first + place for place in np.flatnonzero(_sketches(data)[1]).tolist()}
+        found += there - {row for row, _ in _held(db, there)}
+    return found
+
+
+def _sketches(data: bytes) -> tuple[SketchWords, NDArray[np.uint8]]:
+    """The sketches of a block, and which of its numbers have one."""
+    with reading("the sketches of vectors"):
+        if len(data) != SKETCHES:
+            raise DamagedData("a block of sketches is not whole")
+        words = np.frombuffer(data, "<u8", SKETCH_WORDS * BLOCK).reshape(SKETCH_WORDS, BLOCK)
+        return words, np.frombuffer(data, np.uint8, BLOCK, SKETCHES - BLOCK)
+
+
+class NearestVectors(NamedTuple):
+    """The number of each record that has a vector, and its cosine to a query; a number may come twice.
+
+    Estimates may also name a vector that is gone: compared() tells.
+    """
+
+    numbers: Numbers
+    cosines: Float32s
+    is_exact: bool
+
+
+def compared(db: Database, user: int, numbers: Numbers, vector: Vector) -> tuple[Numbers, Float32s]:
+    """Those of the records that have a vector, and their exact cosines, read from the file."""
+    query = direction(vector, dimension(db))
+    found = _held(db, (numbers + row_of(user, 0)).tolist())
+    matrix = _matrix([data for _, data in found], len(query))
+    return np.asarray([row for row, _ in found], np.int64) - row_of(user, 0), cosines(matrix, query)
+
+
+@dataclass(slots=True)
+class _Filling:
+    """Vectors that are read a few at a time: as of which removals, and up to which."""
+
+    vectors: Vectors
+    gone: int
+    last: int = 0
+
+
+_NEW_VECTORS = "SELECT number, row, data FROM vectors WHERE user = ? AND number > ? ORDER BY number LIMIT ?"
+
+
+class _Held:
+    """What is kept of one user as of a moment: their vectors, and who follows whom in their conversations.
+
+    `gone` changes when a vector went, `last` is the newest one held, `linked` changes with the links of old turns.
+    """
+
+    __slots__ = ("bound", "chain", "counted", "exact", "gone", "last", "linked", "lock", "vectors")
+
+    def __init__(self, exact_numbers: int) -> None:
+        self.lock = Lock()
+        self.counted = 0
+        """How much memory it took when that was counted last."""
+        self.bound: Bound | None = None
+        self.gone = 0
+        self.last = 0
+        self.vectors = Vectors(0, exact_numbers=exact_numbers)
+        self.exact: _Filling | None = None
+        self.linked = -1
+        self.chain = TurnOrder(np.zeros(0, LINKS))
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory it takes."""
+        filling = 0 if self.exact is None else self.exact.vectors.nbytes
+        return self.vectors.nbytes + filling + self.chain.nbytes
+
+    def update_chain(self, db: Database, user: int, sizes: Sizes) -> None:
+        """Bring in the turns that were written since; start anew where others changed."""
+        (linked,) = one(db, "SELECT relinked FROM users WHERE user = ?", user) or (0,)
+        if linked != self.linked:
+            self.linked, self.chain = int(linked), TurnOrder(links_of(db, user, sizes, 0))
+        elif len(self.chain) < sizes.size:
+            self.chain.extend(links_of(db, user, sizes, len(self.chain)))
+
+    def update(self, db: Database, user: int) -> None:
+        """Bring in the vectors that were written since; start anew where too much of what is held is gone."""
+        bound, gone, sizes = binding(db), _gone(db, user), sizes_of(db, user)
+        size, exact_numbers = bound[1] if bound else 0, self.vectors.exact_numbers
+        # An estimate is checked against the file, so that it may be of a vector that is gone; a cosine may not.
+        missing = abs(gone - self.gone)
+        allowed = 0 if self.vectors.is_exact else len(self.vectors) * _MOST_GONE
+        are_many = self.vectors.is_exact and sizes.indexed * size > exact_numbers
+        is_new = bound != self.bound or missing > allowed or are_many
+        if is_new:
+            self.bound, self.gone, self.last = bound, gone, 0
+            self.vectors, self.exact = Vectors(size, exact_numbers=exact_numbers), None
+            if sizes.indexed * size > min(exact_numbers, READ_AT_ONCE):
+                self._load_sketches(db, user, sizes)
+        self.last = self._append(self.vectors, db.execute(_NEW_VECTORS, (user, self.last, -1))) or self.last
+        if not is_new and not self.vectors.is_exact and len(self.vectors) * size <= exact_numbers:
+            self._fill(db, user, gone)
+
+    def _append(self, vectors: Vectors, found: Iterable[Row]) -> int:
+        """Bring in vectors; returns the number of the last one, 0 where there is none."""
+        last, found = 0, iter(found)
+        while page := list(islice(found, _PAGE)):
+            block = _matrix([data for _, _, data in page], self.bound[1] if self.bound else 0)
+            vectors.append([number_of(row) for _, row, _ in page], block)
+            last = page[-1][0]
+        return last
+
+    def _fill(self, db: Database, user: int, gone: int) -> None:
+        """Read some more of the vectors that only sketches are held of; when all are there, they take their place."""
+        if self.exact is None or self.exact.gone != gone:
+            self.exact = _Filling(Vectors(self.bound[1] if self.bound else 0), gone)
+            self.exact.vectors.reserve(len(self.vectors))
+        many = max(1, READ_AT_ONCE // 4 // (self.bound[1] if self.bound else 1))
+        last = self._append(self.exact.vectors, db.execute(_NEW_VECTORS, (user, self.exact.last, many)))
+        self.exact.last = last or self.exact.last
+        if self.exact.last >= self.last:
+            self.vectors, self.gone, self.exact = self.exact.vectors, gone, None
+
+    def _load_sketches(self, db: Database, user: int, sizes: Sizes) -> None:
+        """Bring in the sketches that are stored, and the vectors of the newest numbers and of others without one."""
+        parts: list[SketchWords] = []
+        numbers: list[Numbers] = []
+        until = _sketched_until(sizes.indexed)
+        blocks = set(range(0, until, BLOCK))
+        bounds = (row_of(user, 0), row_of(user, until))
+        for row, data in db.execute("SELECT row, data FROM sketches WHERE row >= ? AND row < ?", bounds):
+            sketches, has = _sketches(data)
+            there = np.flatnonzero(has)
+            parts.append(sketches if len(there) == BLOCK else sketches[:, there])
+            numbers.append(there + number_of(row))
+            blocks.remove(number_of(row))
+        if parts:
+            self.vectors.append_sketches(np.concatenate(numbers), np.concatenate(parts, axis=1))
+        for start in (*sorted(blocks), until):
+            end = sizes.size if start == until else start + BLOCK
+            sql = "SELECT number, row, data FROM vectors WHERE row >= ? AND row < ?"
+            self._append(self.vectors, db.execute(sql, (row_of(user, start), row_of(user, end))))
+        found = one(db, "SELECT max(number) FROM vectors WHERE user = ?", user)
+        self.last = found[0] or 0 if found else 0
+
+
+class SearchCache:
+    """What searches need of the users searched last, in memory, at most `max_bytes` together. Safe between threads.
+
+    A user's vectors are kept whole while they are few, and are searched exactly; of many, only sketches are kept.
+    """
+
+    __slots__ = ("_exact_numbers", "_held", "_lock", "_max_bytes", "_used")
+
+    def __init__(self, max_bytes: int, *, exact_numbers: int = EXACT_NUMBERS) -> None:
+        self._max_bytes = max_bytes
+        self._used = 0
+        self._exact_numbers = exact_numbers
+        self._held: OrderedDict[int, _Held] = OrderedDict()
+        self._lock = Lock()
+
+    def _of(self, user: int) -> _Held:
+        with self._lock:
+            held = self._held.setdefault(user, _Held(self._exact_numbers))
+            self._held.move_to_end(user)
+        return held
+
+    @contextmanager
+    def chain(self, db: Database, user: int, sizes: Sizes) -> Generator[TurnOrder]:
+        """Who follows whom in the conversations of the user. It may be newer than this view of the file."""
+        held = self._of(user)
+        with held.lock:
+            held.update_chain(db, user, sizes)
+            yield held.chain
+        self._shrink(user, held)
+
+    def near(self, db: Database, user: int, vector: Vector) -> NearestVectors:
+        """How near each record of the user is that has a vector."""
+        query = direction(vector, dimension(db))
+        held = self._of(user)
+        # A user with many vectors takes a while to load, and no other user has to wait for that.
+        with held.lock:
+            held.update(db, user)
+            numbers, likeness, is_exact = held.vectors.numbers, held.vectors.likeness(), held.vectors.is_exact
+        self._shrink(user, held)
+        return NearestVectors(numbers, likeness(query), is_exact)
+
+    def drop(self, user: int) -> None:
+        """Hold nothing of the user."""
+        with self._lock:
+            dropped = self._held.pop(user, None)
+            self._used -= dropped.counted if dropped else 0
+
+    def _shrink(self, user: int, held: _Held) -> None:
+        """Count what is held of a user now, and drop others until all of it is within the bound."""
+        with self._lock:
+            if self._held.get(user) is not held:  # dropped meanwhile
+                return
+            size = held.nbytes
+            self._used += size - held.counted
+            held.counted = size
+            while self._used > self._max_bytes:
+                _, dropped = self._held.popitem(last=False)
+                self._used -= dropped.counted
+
+
+def _held(db: Database, given: Iterable[int]) -> list[Row]:
+    """Those of the rows that have a vector, with it."""
+    return rows(
+        db,
+        "SELECT given.value, v.data FROM json_each(?) AS given CROSS JOIN vectors AS v ON v.row = given.value",
+        json.dumps(list(given)),
+    )
+
+
+def _matrix(vectors: Sequence[bytes], size: int) -> Float32s:
+    """The vectors as rows; refuses what no vector of this size is, before room is made for it."""
+    with reading("a vector"):
+        if set(map(len, vectors)) - {size * _BYTES}:
+            raise DamagedData(f"a vector is not of {size} numbers")
+        matrix = np.frombuffer(b"".join(vectors), "<f4").reshape(len(vectors), size)
+        with np.errstate(all="ignore"):
+            lengths = np.einsum("ij,ij->i", matrix, matrix)
+        if not (np.abs(lengths - 1) < _OFF).all():
+            raise DamagedData("a vector is not of length 1")
+    return matrix
+
+
+def _gone(db: Database, user: int) -> int:
+    found = one(db, "SELECT vectors_gone FROM users WHERE user = ?", user)
+    with reading("the count of vectors"):
+        return int(found[0]) if found else 0
