@@ -230,6 +230,10 @@ FIRST = 1
 BEHIND = 2
 
 
+_SPARSE = 10
+"""Numbers are sorted where they are fewer than one in so many."""
+
+
 class TurnOrder:
     """Who follows whom in the conversations of one user, by number. One thread at a time may use it."""
 
@@ -311,19 +315,31 @@ class TurnOrder:
         check_largest(heads["number"], len(self))
         quoted = texts[~self._is_long[texts["number"]]]
         quoted = np.concatenate([quoted, heads]) if len(heads) else quoted
-        # One whole number for each: whose neighbourhood, then how often. Sorted, those of one lie together.
-        places = self._near[quoted["number"]] << 32 | quoted["times"].astype(np.int64)[:, np.newaxis]
-        both = np.concatenate([texts["number"].astype(np.int64) << 32 | texts["times"], places[places >= 0]])
-        both.sort()
-        numbers = both >> 32
-        starts = np.flatnonzero(np.diff(numbers, prepend=-1))
-        numbers = numbers[starts]
-        found = np.empty(len(starts), ENTRIES)
-        found["number"] = numbers
+        places = self._near[quoted["number"]]
+        times = np.broadcast_to(quoted["times"][:, np.newaxis], places.shape)
+        is_there = places >= 0
+        numbers, times = _summed(
+            np.concatenate([texts["number"], places[is_there]]),
+            np.concatenate([texts["times"], times[is_there]]),
+            len(self),
+        )
+        found = np.empty(len(numbers), ENTRIES)
+        found["number"], found["times"] = numbers, np.minimum(times, MOST)
         found["length"] = np.minimum(self._around[numbers], MOST)
-        if len(starts):
-            found["times"] = np.minimum(np.add.reduceat(both & MOST, starts), MOST)
         return found[self._is_linked[numbers] & (numbers < size)].tobytes()
+
+
+def _summed(numbers: NDArray[Any], times: NDArray[Any], size: int) -> tuple[Numbers, NDArray[Any]]:
+    """Each number below `size` that occurs, in order, and the sum of its times."""
+    if len(numbers) * _SPARSE >= size:  # a place for each number is cheaper than sorting them
+        sums = np.bincount(numbers, times, minlength=size)
+        found = np.flatnonzero(sums)
+        return found, sums[found]
+    # One whole number for each: which, then how often. Sorted, equal ones lie together.
+    both = np.sort(numbers.astype(np.int64) << 32 | times.astype(np.int64))
+    found = both >> 32
+    starts = np.flatnonzero(np.diff(found, prepend=-1))
+    return found[starts], np.add.reduceat(both & MOST, starts) if len(starts) else starts
 
 
 class PostingPart(NamedTuple):
