@@ -373,11 +373,11 @@ _RELEASES: Final = tuple(
     (LazyPattern(pattern, re.IGNORECASE), form)
     for pattern, form in (
         (r"no more (?P<what>[\w' -]+)", "use {}"),
-        (rf"(?:there(?:['\u2019]s| is) )?no need for (?P<what>.+?){_OVER}", "use {}"),
-        (rf"you (?:don['\u2019]t|do not|no longer) (?:need|have) to (?P<what>.+?){_OVER}", "{}"),
-        (rf"(?:(?:there(?:['\u2019]s| is) )?no need to|you (?:can|may) stop) (?P<what>.+?){_OVER}", "{}"),
-        (r"(?:you (?:can|may)|feel free to) (?P<what>(?!stop\b).+?) (?:again|now)", "never {}"),
-        (r"(?:it(?:['\u2019]s| is) )?(?:ok|okay|fine|all ?right) to (?P<what>.+?) (?:again|now)", "never {}"),
+        (rf"(?:there(?:['\u2019]s| is) )?no need for (?P<what>.{{1,200}}?){_OVER}", "use {}"),
+        (rf"you (?:don['\u2019]t|do not|no longer) (?:need|have) to (?P<what>.{{1,200}}?){_OVER}", "{}"),
+        (rf"(?:(?:there(?:['\u2019]s| is) )?no need to|you (?:can|may) stop) (?P<what>.{{1,200}}?){_OVER}", "{}"),
+        (r"(?:you (?:can|may)|feel free to) (?P<what>(?!stop\b).{1,200}?) (?:again|now)", "never {}"),
+        (r"(?:it(?:['\u2019]s| is) )?(?:ok|okay|fine|all ?right) to (?P<what>.{1,200}?) (?:again|now)", "never {}"),
     )
 )
 """What takes an instruction back, and the instruction that is over: a demand, or with `never` a prohibition."""
