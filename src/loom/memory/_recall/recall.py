@@ -532,7 +532,7 @@ def _candidate(record: Record, signals: Mapping[str, float], default: str | None
     words = record.text.count(" ", 0, RANKED) + 1
     if not isinstance(record, Episode):
         return Candidate(id=record.id, signals=signals, words=words, role=default)
-    position = record.attributes.get(POSITION)
+    position, role = record.attributes.get(POSITION), role_of(record)
     return Candidate(
         record.id,
         signals,
@@ -542,7 +542,7 @@ def _candidate(record: Record, signals: Mapping[str, float], default: str | None
         record.at,
         words,
         asks(record.text),
-        default if record.speaker is None and role_of(record) in (None, "user") else role_of(record),
+        default if record.speaker is None and role in (None, "user") else role,
     )
 
 

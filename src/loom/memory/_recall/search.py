@@ -196,8 +196,10 @@ def _tells_nothing(record: Record, known: set[str]) -> bool:
     text = record.text.strip()
     if not isinstance(record, Episode) or len(text) > _LONGEST:
         return False
-    sentences = _SENTENCE.split(text)
     is_unmarked = _UNMARKED.fullmatch(text) is not None
+    if not is_unmarked and not text.endswith("?"):
+        return False
+    sentences = _SENTENCE.split(text)
     if not is_unmarked and not all(sentence.endswith("?") for sentence in sentences):
         return False
     words = tokens(text)
