@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from loom import open_memory
-from loom.core.record import Episode
+from loom.core.record import Episode, Fact
 from loom.memory._write.extract_rules import RuleExtractor
 from loom.memory.config import MemoryConfig, MemoryLayerConfig
 from loom.protocols.extractor import Extraction
@@ -61,10 +61,10 @@ class Broken(RuleExtractor):
 
     is_broken = True
 
-    async def extract(self, episodes: Sequence[Episode]) -> Extraction:
+    async def extract(self, episodes: Sequence[Episode], *, known: Sequence[Fact] = ()) -> Extraction:
         if self.is_broken:
             raise RuntimeError("no extraction today")
-        return await super().extract(episodes)
+        return await super().extract(episodes, known=known)
 
 
 async def test_text_is_kept_if_nothing_can_be_learnt_and_a_job_tries_again() -> None:
