@@ -1,7 +1,7 @@
 """The suite can fail: models with one planted fault each, and the law that catches it."""
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -26,7 +26,7 @@ class Suite(WireModelSuite):
 class Changes(AnthropicModel):
     """Changes what it streams."""
 
-    def change(self, chunk):
+    def change(self, chunk: Any) -> Any:
         return chunk
 
     async def stream(self, request):
