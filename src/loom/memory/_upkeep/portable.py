@@ -16,7 +16,7 @@ from loom.core.codec import FORMAT, record_from_dict, record_to_dict
 from loom.core.filter import In
 from loom.core.record import Episode, Record, WorkingBlock
 from loom.core.scope import Scope
-from loom.errors import UsageError
+from loom.errors import NotFound, StaleWrite, UsageError
 from loom.memory._shared import retry_stale
 from loom.memory._write.ingest import ContextKeys, Utterance, check_record, name_speaker
 from loom.memory._write.write import ProgressCallback
@@ -124,7 +124,11 @@ async def put_records(
         return [record for record in written if isinstance(record, Episode)]
 
     async def put_keys(epoch: str) -> None:
-        await store.write(user, keys=await neighbours.keys_among(episodes, user=user), since=epoch)
+        keys = await neighbours.keys_among(episodes, user=user)
+        try:
+            await store.write(user, keys=keys, since=epoch)
+        except NotFound as error:  # a turn was forgotten since it was read; a store may look at it before the epoch
+            raise StaleWrite(user.user_id) from error
 
     episodes = await retry_stale(store, user, put)
     neighbours.forget(user)
