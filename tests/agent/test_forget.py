@@ -143,3 +143,14 @@ async def test_an_answer_that_repeats_what_was_forgotten_is_not_remembered():
         assert result.recalled is not None
         assert any("forgotten meanwhile" in note for note in result.notes)
         assert found == ["What is my PIN?"]
+
+
+async def test_a_person_whom_another_process_forgot_does_not_come_back_when_the_agent_closes(tmp_path):
+    file = tmp_path / "bot.db"
+    async with Agent(model=ScriptedModel(lambda _: "ok"), memory=f"sqlite:{file}", facts="rules") as agent:
+        await agent.run("We decided to ship on Friday.", user_id="zoe-4711", session_id="s")
+        await agent.run("I live in Oslo.", user_id="bob", session_id="s")
+        async with Agent(model=ScriptedModel(lambda _: "ok"), memory=f"sqlite:{file}") as other:
+            await other.forget("zoe-4711")
+    assert b"zoe-4711" not in file.read_bytes()
+    assert b"Oslo" in file.read_bytes()

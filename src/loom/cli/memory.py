@@ -532,7 +532,9 @@ def work(
 def forget_person(
     user: Annotated[str, typer.Argument(help="The user to erase.")],
     *,
-    url: Annotated[str, typer.Option("--url", help="The store, such as sqlite:PATH.", envvar="LOOM_MEMORY")] = DEFAULT,
+    url: Annotated[
+        str, typer.Option("--url", "--db", help="The store, such as sqlite:PATH.", envvar="LOOM_MEMORY")
+    ] = DEFAULT,
     sessions: Annotated[
         str | None, typer.Option("--sessions", help="The store of conversations, if not beside the memory.")
     ] = None,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
+from contextlib import suppress
 from logging import getLogger
 from typing import TYPE_CHECKING
 
 from loom.core.doors import Late
 from loom.core.scope import Scope
+from loom.errors import LoomError
 from loom.memory._upkeep.metabolism import MOVES, Metabolism
 from loom.memory.config import MemoryConfig
 from loom.memory.results import Metabolized
@@ -97,7 +99,8 @@ class Upkeep:
         for user in [*self._tasks]:
             await self.settled(user)
         for user in [*self._waiting][:LAST_USERS]:
-            await self._run(user)
+            with suppress(LoomError):  # the jobs stay queued for the next start
+                await self._run(user)
 
     def _start_all(self, loop: asyncio.AbstractEventLoop) -> None:
         for user in [*self._waiting]:

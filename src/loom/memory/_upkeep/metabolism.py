@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -212,7 +213,8 @@ class Accesses:
         await self._store.touch(user, *dict.fromkeys([*found, *made]), at=now)
         counted = [replace(e, accesses=e.accesses + 1, accessed_at=now) for e in found.values()]
         returning = [e for e in counted if _may_have_successor(e) and revived(e, self._config, now=now) is not None]
-        others = [e for e in counted if e not in returning]
+        coming = {e.id for e in returning}
+        others = [e for e in counted if e.id not in coming]
         jobs: dict[str, Job] = {}
         for record in (*others, *await successors(self._store, user, returning)):
             job = self._due(user, record, now)
@@ -350,8 +352,15 @@ class Metabolism:
         )
 
     async def queue_layer_jobs(self, scope: Scope) -> None:
-        """Queue a check of every layer of a user: records expire even when nothing is written."""
-        await self._store.write(scope.for_user(), jobs=[self.job(scope, kind) for kind in _LAYER_JOBS])
+        """Queue a check of every layer of a user: records expire even when nothing is written.
+
+        Not of a user without records: another process may have forgotten them, and a job would bring the name back.
+        """
+        epoch = await self._store.epoch(scope)
+        if await self._store.list(scope.for_user(), limit=1):
+            with suppress(StaleWrite):  # forgotten meanwhile; the next call looks again
+                jobs = [self.job(scope, kind) for kind in _LAYER_JOBS]
+                await self._store.write(scope.for_user(), jobs=jobs, since=epoch)
 
     async def run(
         self,
@@ -365,7 +374,7 @@ class Metabolism:
 
         Records of the user that have `moved` already stay where they are.
         """
-        done_before: dict[Scope, set[str]] = {scope: set(moved)} if scope is not None else {}
+        moved_of: dict[Scope, set[str]] = {scope: set(moved)} if scope is not None else {}
         done, counts, notes, failed = 0, Counter[str](), list[str](), list[str]()
         while done + len(failed) < limit:
             now = self._clock.now()
@@ -376,7 +385,7 @@ class Metabolism:
             if not leases:
                 break
             try:
-                effects = await self._do(leases[0], done_before.setdefault(leases[0].job.scope, set()))
+                effects = await self._do(leases[0], moved_of.setdefault(leases[0].job.scope, set()))
                 counts += effects.counts
                 notes += effects.notes
                 done += 1

@@ -13,11 +13,10 @@ from typing import Any, TypeAlias, cast
 from anyio import to_thread
 
 from loom.core.codec import FORMAT, record_from_dict, record_to_dict
-from loom.core.filter import In
 from loom.core.record import Episode, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import NotFound, StaleWrite, UsageError
-from loom.memory._shared import retry_stale
+from loom.memory._shared import get_all, retry_stale
 from loom.memory._write.ingest import ContextKeys, Utterance, check_record, name_speaker
 from loom.memory._write.write import ProgressCallback
 from loom.memory.results import Remembered, Skip
@@ -113,10 +112,10 @@ async def put_records(
     Returns the episodes, and a skip for each record that existed already.
     """
     newest = {record.id: record for record in records}
-    before = await _stored(store, user, list(newest))
+    before = await get_all(store, user, list(newest))
 
     async def put(epoch: str) -> list[Episode]:
-        known = await _stored(store, user, list(newest))
+        known = await get_all(store, user, list(newest))
         # A record that existed at first and does not now was forgotten meanwhile, and must stay forgotten.
         wanted = {id: given for id, given in newest.items() if id in known or id not in before}
         written = [record for id, given in wanted.items() if (record := _following(known.get(id), given)) is not None]
@@ -134,15 +133,6 @@ async def put_records(
     neighbours.forget(user)
     await retry_stale(store, user, put_keys)
     return episodes, tuple(Skip(given.text[:80], _THERE) for id, given in newest.items() if id in before)
-
-
-async def _stored(store: Store, user: Scope, ids: Sequence[str]) -> dict[str, Record]:
-    """The records with these ids that exist."""
-    found: dict[str, Record] = {}
-    for start in range(0, len(ids), _PAGE):
-        page = tuple(ids[start : start + _PAGE])
-        found |= {record.id: record for record in await store.list(user, where=In("id", page), limit=_PAGE)}
-    return found
 
 
 def _following(old: Record | None, record: Record) -> Record | None:
