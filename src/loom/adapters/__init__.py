@@ -1,0 +1,1 @@
+"""Loom inside other frameworks: one module each, imported only by those who use that framework."""
