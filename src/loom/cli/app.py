@@ -24,6 +24,7 @@ COMMANDS = {
     "doctor": "Report what is installed, or whether a store answers and what it guarantees with its current settings.",
     "forget": "Erase a person: memory, conversations and jobs, with a receipt that says what is still pending.",
     "cache": "Check what the prompt cache does with requests, before and after they are sent.",
+    "mcp": "Serve the memory to Claude Code, Codex, Cursor and other programs that speak MCP.",
     "memory": "Remember, recall and forget.",
     "session": "Show saved conversations, go back in them, fork and compact them.",
     "store": "Create a store, verify its indexes, copy it, erase forgotten bytes.",
@@ -46,6 +47,10 @@ def load(name: str) -> typer.Typer | Callable[..., None]:
             from loom.cli import cache
 
             return cache.app
+        case "mcp":
+            from loom.cli import mcp
+
+            return mcp.app
         case "session":
             from loom.cli import session
 

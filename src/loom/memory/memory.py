@@ -33,14 +33,18 @@ from loom.errors import LoomError, NotFound, StoreConflict, UsageError
 from loom.memory._editing import MemoryEdits
 from loom.memory._facts.entities import USER, normalise, predicate_key
 from loom.memory._facts.instructions import (
+    NOT_A_WISH,
     Instructed,
     Profile,
     Standing,
+    Unconfirmed,
     candidate_claim,
     fit_budget,
     grouped,
     instruction_ids,
+    proposed,
     require_candidate,
+    unconfirmed_items,
 )
 from loom.memory._recall.rank import Prefer
 from loom.memory._shared import FILE, counts, every, every_fact, is_candidate, later_than, latest_of, retry_stale
@@ -180,16 +184,20 @@ class Memory(MemoryEdits):
         return await self._keeper.write(scope, episodes, skipped=skipped, keyed=keyed, since=since, learn=learn)
 
     async def instruct(
-        self, text: str, *, user_id: str, session_id: str | None = None, trusted: bool = False
+        self, text: str, *, user_id: str, session_id: str | None = None, trusted: bool = False, confirmed: bool = True
     ) -> Instructed:
         """Add a standing preference or instruction: it is shown in every turn instead of being searched for.
 
         What it contradicts is retired and returned. Only the user's own words belong here; text of a tool or a
-        document is for remember().
+        document is for remember(). With `confirmed=False`, for what somebody else says the user wishes, it waits in
+        `standing().unconfirmed`, and no prompt shows it before confirm().
         """
         scope = self._scope(user_id, session_id)
         now = await self._times.now(scope)
         episode = self._instruction(clean_instruction(text), now, session_id, trusted=trusted)
+        if not confirmed:
+            said = replace(episode, speaker="assistant", provenance=Provenance("assistant"))
+            return await self._propose(scope, said)
 
         async def attempt(epoch: str) -> tuple[LearnResult, Remembered]:
             result = await self._learner.read_instruction(scope, episode)
@@ -198,6 +206,20 @@ class Memory(MemoryEdits):
         async with self._locks.of(scope.for_user()):
             result, written = await retry_stale(self.store, scope, attempt)
             return await self._instructed(scope, episode, result, written)
+
+    async def _propose(self, scope: Scope, episode: Episode) -> Instructed:
+        """Keep an instruction that waits for the user."""
+
+        async def attempt(epoch: str) -> tuple[tuple[Unconfirmed, ...], Remembered]:
+            known = await every_fact(self.store, scope.for_user(), Eq("subject", USER))
+            facts = proposed(episode, known, now=episode.at, ids=self._ids)
+            written = await self._keeper.write(scope, [episode], facts=facts, since=epoch)
+            return unconfirmed_items(facts), written
+
+        async with self._locks.of(scope.for_user()):
+            waiting, written = await retry_stale(self.store, scope, attempt)
+        notes = written.notes if waiting else (*written.notes, NOT_A_WISH)
+        return Instructed(kept=(), retired=(), episode=episode, waiting=waiting, notes=notes)
 
     async def confirm(self, id: str, *, user_id: str) -> Instructed:
         """Turn an unconfirmed instruction, found among other text and listed in `standing()`, into a standing one.

@@ -273,6 +273,17 @@ def candidate_facts(
     yield from (fact for key, fact in written.items() if fact != waiting.get(key))
 
 
+NOT_A_WISH = "nothing waits for the user: it stands already, says nothing lasting, or asks to act without asking"
+"""Why an instruction that was proposed became no candidate."""
+
+
+def proposed(episode: Episode, known: Sequence[Fact], *, now: datetime, ids: RecordIds) -> list[Fact]:
+    """The candidate for an instruction that somebody says the user wishes; none if it is one to act without asking."""
+    claim = Claim(subject=USER, predicate=INSTRUCTION, object=episode.text, sources=(episode.id,), valid_from=now)
+    text = candidate_text(claim)
+    return [] if text is None else list(candidate_facts([(text, claim)], known, (), now=now, ids=ids))
+
+
 def require_candidate(fact: object, id: str, user_id: str) -> Fact:
     """The record as a candidate; raises NotFound if it is not one."""
     if not is_candidate(fact):
@@ -341,6 +352,8 @@ class Instructed:
     retired: tuple[StandingItem, ...]
     episode: Episode
     """The instruction as it was given."""
+    waiting: tuple[Unconfirmed, ...] = ()
+    """What it became if it waits for the user: confirm() takes the id."""
     notes: tuple[str, ...] = ()
 
 
