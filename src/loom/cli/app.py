@@ -26,6 +26,7 @@ COMMANDS = {
     "cache": "Check what the prompt cache does with requests, before and after they are sent.",
     "mcp": "Serve the memory to Claude Code, Codex, Cursor and other programs that speak MCP.",
     "memory": "Remember, recall and forget.",
+    "serve": "Serve the memory over HTTP and MCP, on this machine or to callers with tokens.",
     "session": "Show saved conversations, go back in them, fork and compact them.",
     "store": "Create a store, verify its indexes, copy it, erase forgotten bytes.",
 }
@@ -51,6 +52,10 @@ def load(name: str) -> typer.Typer | Callable[..., None]:
             from loom.cli import mcp
 
             return mcp.app
+        case "serve":
+            from loom.cli import serve
+
+            return serve.app
         case "session":
             from loom.cli import session
 

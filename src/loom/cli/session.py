@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -11,19 +11,17 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from loom.admin.sessions import compact_saved, find_checkpoint, saved_session
 from loom.cli.chat import CHATS, WHO
 from loom.cli.output import Json, console, echo_json, print_json, write_file
 from loom.cli.store import run_and_close
 from loom.core.codec import log_to_dict
-from loom.core.log import end_of_turn
 from loom.core.message import plain
 from loom.core.scope import Scope
-from loom.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from loom.core.log import Checkpoint
     from loom.protocols.checkpoint_store import CheckpointStore
-    from loom.protocols.model import Chunk, ModelRequest, ModelResponse
     from loom.session.session import Session
 
 app = typer.Typer(help="Show saved conversations, go back in them, fork and compact them.", no_args_is_help=True)
@@ -37,24 +35,6 @@ Id = Annotated[str, typer.Argument(help="The id of the conversation.")]
 At = Annotated[str | None, typer.Option("--at", help="A checkpoint id, or the number of a turn; by default, the last.")]
 _T = TypeVar("_T")
 _WIDEST = 10_000
-_ASKING = ("summarize", "hierarchical")
-_NEEDS_MODEL = "the command line has no model to write a summary with; use --strategy truncate or snapshot"
-
-
-class _NoModel:
-    """Placeholder for the model of a saved conversation: it has a name and a window, and gives no answers."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    async def complete(self, request: ModelRequest) -> ModelResponse:  # noqa: ARG002
-        raise UsageError(_NEEDS_MODEL)
-
-    async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
-        yield await self.complete(request)
-
-    async def aclose(self) -> None:
-        pass
 
 
 def _run(store: str, work: Callable[[CheckpointStore], Awaitable[_T]]) -> _T:
@@ -65,36 +45,6 @@ def _run(store: str, work: Callable[[CheckpointStore], Awaitable[_T]]) -> _T:
     opened = open_checkpoints(store)
     check_is_there(store)
     return run_and_close(opened, work)
-
-
-async def _found(store: CheckpointStore, scope: Scope, at: str | None) -> Checkpoint:
-    if at is not None and at.isdecimal():
-        found = end_of_turn(await store.list(scope), int(at))
-    else:
-        found = await store.load(scope, at)
-    if found is not None:
-        return found
-    what = f"user {scope.user_id!r} has no conversation {scope.session_id!r}"
-    if await store.load(scope) is None:
-        raise NotFound(f"{what}; see `loom session list`")
-    raise NotFound(f"{what} at {at!r}; see `loom session show {scope.session_id} --checkpoints`")
-
-
-async def _session(store: CheckpointStore, scope: Scope, at: str | None, **options: Any) -> Session:
-    from loom.session.session import Session
-
-    found = await _found(store, scope, at)
-    model = _NoModel(options.pop("model", "compatible:unknown"))
-    session = Session(
-        model=model,
-        checkpoints=store,
-        session_id=scope.session_id,
-        user_id=scope.user_id,
-        namespace=scope.namespace,
-        **options,
-    )
-    await session.restore(found)
-    return session
 
 
 @app.command("list")
@@ -148,7 +98,7 @@ def show(
         return
 
     async def work(opened: CheckpointStore) -> tuple[Session, list[tuple[str, str, str]]]:
-        session = await _session(opened, scope, at)
+        session = await saved_session(opened, scope, at)
         shown = session.log if whole else session.shown
         return session, [(i.id, i.message.role, "\n".join(map(plain, i.message.parts))) for i in shown]
 
@@ -168,7 +118,7 @@ def show(
 
 def _show_checkpoints(store: str, scope: Scope, *, json: bool) -> None:
     async def work(opened: CheckpointStore) -> tuple[Checkpoint, ...]:
-        await _found(opened, scope, None)
+        await find_checkpoint(opened, scope, None)
         return await opened.list(scope)
 
     saved = _run(store, work)
@@ -194,7 +144,7 @@ def restore(
     scope = Scope(namespace, user, id)
 
     async def work(opened: CheckpointStore) -> Checkpoint:
-        session = await _session(opened, scope, at)
+        session = await saved_session(opened, scope, at)
         return await session.checkpoint()
 
     saved = _run(store, work)
@@ -215,8 +165,8 @@ def fork(
     scope = Scope(namespace, user, id)
 
     async def work(opened: CheckpointStore) -> tuple[str, int]:
-        session = await _session(opened, scope, at)
-        found = await _found(opened, scope, at)
+        session = await saved_session(opened, scope, at)
+        found = await find_checkpoint(opened, scope, at)
         forked = await session.fork(found.id, session_id=new_id)
         return forked.id, forked.turn
 
@@ -240,7 +190,7 @@ def export(
     scope = Scope(namespace, user, id)
 
     async def work(opened: CheckpointStore) -> dict[str, Any]:
-        found = await _found(opened, scope, at)
+        found = await find_checkpoint(opened, scope, at)
         return log_to_dict(found, await opened.history(scope, found.id))
 
     document = jsonlib.dumps(_run(store, work), indent=2, ensure_ascii=False)
@@ -270,15 +220,10 @@ def compact(
     from loom.session.compaction.driver import CompactionPlan
 
     scope = Scope(namespace, user, id)
-    if strategy in _ASKING:
-        raise UsageError(_NEEDS_MODEL)
     check_name(model)
 
     async def work(opened: CheckpointStore) -> Any:
-        config = {"compaction": {"strategy": strategy, "retain": {"type": "messages", "count": retain}}}
-        session = await _session(opened, scope, None, model=model, config=config)
-        done = None if dry_run else await session.compact()
-        return done or await session.compact(dry_run=True)
+        return await compact_saved(opened, scope, strategy=strategy, retain=retain, model=model, dry_run=dry_run)
 
     done = _run(store, work)
     if dry_run:

@@ -1,0 +1,162 @@
+"""`loom serve`: the HTTP server, and its tokens."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import aclosing
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from loom.cli.memory import DEFAULT
+from loom.cli.output import Json, console, echo, print_json
+from loom.errors import MissingExtra, UsageError
+
+app = typer.Typer(help="Serve the memory over HTTP and MCP.", invoke_without_command=True)
+tokens_app = typer.Typer(help="Make, list and revoke the tokens of callers.", no_args_is_help=True)
+app.add_typer(tokens_app, name="token")
+
+_BACKLOG = 2048
+"""Connections that may wait to be accepted."""
+Tokens = Annotated[
+    Path | None, typer.Option("--tokens", help="The file of tokens; by default, one in your home folder.")
+]
+
+
+def _token_file(path: Path | None) -> Any:
+    from loom.server.tokens import TokenFile
+
+    return TokenFile(path or Path.home() / ".loom" / "tokens.json")
+
+
+@app.callback()
+def serve(
+    ctx: typer.Context,
+    *,
+    url: Annotated[str, typer.Option("--url", help="The memory to serve.", envvar="LOOM_MEMORY")] = DEFAULT,
+    namespace: Annotated[
+        str, typer.Option("--namespace", help="The namespace of callers without a token.")
+    ] = "default",
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 for any free one.", min=0, max=65535)] = 8420,
+    tokens: Tokens = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
+) -> None:
+    """Serve a memory and its conversations: REST at /v1, MCP at /mcp, /openapi.json, /healthz, /readyz, /metrics.
+
+    It listens on this machine only. Any other address needs tokens: `loom serve token add`.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from loom.server.http.guard import LOOPBACK
+
+    file = _token_file(tokens)
+    is_local = host in LOOPBACK
+    if not is_local and not file.tokens():
+        raise UsageError(
+            f"{host} can be reached from other machines, and there are no tokens; make one first with "
+            "`loom serve token add NAME`, or listen on 127.0.0.1"
+        )
+    anyio.run(_serve, url, namespace, host, port, file, is_local, json)
+
+
+async def _serve(
+    url: str,
+    namespace: str,
+    host: str,
+    port: int,
+    tokens: Any,
+    is_local: bool,
+    json: bool,
+) -> None:
+    from loom.engine.agent_parts import agent_checkpoints
+    from loom.engine.open import open_memory
+    from loom.server.http.app import create_app
+    from loom.server.http.guard import LOOPBACK
+
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise MissingExtra("loom serve", "server") from error
+
+    checkpoints, notes = agent_checkpoints(None, url)
+    async with open_memory(url, namespace=namespace) as memory, aclosing(checkpoints):
+        app_ = create_app(
+            memory, checkpoints, tokens=tokens, needs_token=not is_local, hosts=LOOPBACK if is_local else None
+        )
+        config = uvicorn.Config(app_, host=host, port=port, log_level="warning", access_log=False, server_header=False)
+        with _listening(host, port) as listener:
+            where = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+            if json:
+                print_json({"address": where, "url": url, "notes": notes}, indent=None)
+            else:
+                echo(f"Loom serves {url} at {where} (Ctrl-C ends it)")
+                for note in notes:
+                    echo(f"! {note}", err=True)
+            await uvicorn.Server(config).serve(sockets=[listener])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket that callers can connect to already, so that the address that is printed works at once."""
+    try:
+        (family, kind, _, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        raise UsageError(f"{host}:{port} cannot be listened on: {error.strerror}; choose another --port") from error
+    return listener
+
+
+@tokens_app.command("add")
+def add_token(
+    name: Annotated[str, typer.Argument(help="A name for it.")],
+    *,
+    user: Annotated[list[str] | None, typer.Option("--user", help="A user it is for; by default, all.")] = None,
+    right: Annotated[
+        list[str] | None, typer.Option("--right", help="read, write, forget or operate; by default, all but operate.")
+    ] = None,
+    namespace: Annotated[str, typer.Option("--namespace", help="The namespace it is for.")] = "default",
+    tokens: Tokens = None,
+    json: Json = False,
+) -> None:
+    """Make a token. It is shown once; only its digest is kept."""
+    rights: Any = right or ["read", "write", "forget"]
+    secret = _token_file(tokens).add(name, namespace=namespace, users=user, rights=rights)
+    if json:
+        print_json({"name": name, "token": secret})
+        return
+    console().print(Text(secret), soft_wrap=True)
+    echo("keep it now: it is not shown again", err=True)
+
+
+@tokens_app.command("list")
+def list_tokens(tokens: Tokens = None, json: Json = False) -> None:
+    """List the tokens, without their secrets."""
+    found = _token_file(tokens).tokens()
+    if json:
+        rows = [(t.name, t.namespace, t.users, t.rights, t.made_at) for t in found]
+        print_json([dict(zip(("name", "namespace", "users", "rights", "made_at"), row, strict=True)) for row in rows])
+        return
+    table = Table("token", "namespace", "users", "rights", "made", box=None, pad_edge=False)
+    for one in found:
+        users = "all" if one.users is None else ", ".join(one.users)
+        table.add_row(Text(one.name), Text(one.namespace), Text(users), Text(", ".join(one.rights)), Text(one.made_at))
+    console().print(table if found else Text("there are no tokens"))
+
+
+@tokens_app.command("revoke")
+def revoke_token(
+    name: Annotated[str, typer.Argument(help="The name of the token.")], tokens: Tokens = None, json: Json = False
+) -> None:
+    """Revoke a token: its bearer is refused from the next request on."""
+    _token_file(tokens).revoke(name)
+    if json:
+        print_json({"revoked": name})
+    else:
+        console().print(Text(f"{name} is revoked"))

@@ -1,0 +1,1 @@
+"""`loom serve`: the memory and the conversations over HTTP."""

@@ -1,0 +1,153 @@
+"""The server as one ASGI application: routes, errors in one form, health, metrics, and MCP beside them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Final
+
+from loom import __version__
+from loom.errors import LoomError, MissingExtra
+from loom.memory.memory import Memory
+from loom.protocols.checkpoint_store import CheckpointStore
+from loom.server.tokens import ANYBODY, TokenFile
+
+try:
+    from fastapi import FastAPI, Request
+    from fastapi.exceptions import RequestValidationError
+    from fastapi.responses import JSONResponse, PlainTextResponse
+    from starlette.exceptions import HTTPException
+except ImportError as error:
+    raise MissingExtra("loom serve", "server") from error
+
+from loom.core.scope import Scope
+from loom.server.http import memory_routes, session_routes
+from loom.server.http.caller import Place, operator, token_of
+from loom.server.http.guard import LOOPBACK, App, Counts, Guard, Limits, Refusal, refusal_of
+from loom.server.http.shapes import ErrorOut
+from loom.server.mcp import MemoryDoor, mcp_server
+
+_log = logging.getLogger(__name__)
+_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    status: {"model": ErrorOut, "description": text}
+    for status, text in {
+        401: "No token that counts.",
+        403: "The token does not allow it.",
+        404: "It is not there.",
+        409: "Somebody else was faster.",
+        413: "Too large.",
+        422: "The request is not valid.",
+        429: "Too many requests.",
+        503: "The store does not answer.",
+    }.items()
+}
+
+
+def create_app(
+    memory: Memory,
+    checkpoints: CheckpointStore,
+    *,
+    tokens: TokenFile | None = None,
+    needs_token: bool = False,
+    hosts: frozenset[str] | None = LOOPBACK,
+    limits: Limits | None = None,
+) -> App:
+    """The server over a memory and the conversations beside it; both stay open when it ends.
+
+    With `tokens`, a caller needs one as soon as there is any, and always with `needs_token`. `hosts` are the host names
+    that it answers for; None for all.
+    """
+    place = Place(memory, checkpoints, tokens, Counts())
+    mcp = mcp_server(_door_of).streamable_http_app(stateless_http=True, json_response=True, host="")
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(mcp.router.lifespan_context(mcp))
+            stack.push_async_callback(place.close_views)
+            yield
+
+    app = FastAPI(
+        title="Loom",
+        version=__version__,
+        summary="The memory and the conversations of agents.",
+        lifespan=lifespan,
+        responses=_ERRORS,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+    )
+    app.state.place, app.state.needs_token = place, needs_token
+    app.include_router(memory_routes.router)
+    app.include_router(session_routes.router)
+    _add_health(app, place)
+    _add_errors(app)
+    app.router.routes.extend(mcp.router.routes)
+    return Guard(app, hosts=hosts, limits=limits or Limits(), counts=place.counts)
+
+
+def _add_health(app: FastAPI, place: Place) -> None:
+    @app.get("/healthz", tags=["server"], response_class=PlainTextResponse)
+    async def healthz() -> str:
+        """Whether the process answers."""
+        return "ok"
+
+    @app.get("/readyz", tags=["server"], response_class=PlainTextResponse)
+    async def readyz() -> str:
+        """Whether the store answers."""
+        await place.memory.store.count(Scope("readyz", "readyz"))
+        return "ok"
+
+    @app.get("/metrics", tags=["server"], response_class=PlainTextResponse)
+    async def metrics(request: Request) -> PlainTextResponse:
+        """Counts for Prometheus; needs the right to operate."""
+        operator(request)
+        return PlainTextResponse(place.counts.text(), media_type="text/plain; version=0.0.4")
+
+
+def _add_errors(app: FastAPI) -> None:
+    def answer(refusal: Refusal) -> JSONResponse:
+        headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else None
+        return JSONResponse(refusal.body(), status_code=refusal.status, headers=headers)
+
+    @app.exception_handler(Refusal)
+    async def refused(_: Request, error: Refusal) -> JSONResponse:
+        return answer(error)
+
+    @app.exception_handler(LoomError)
+    async def failed(_: Request, error: LoomError) -> JSONResponse:
+        return answer(refusal_of(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
+        return answer(Refusal(422, "invalid", f"the request is not valid: {wrong:.1000}", "see /openapi.json"))
+
+    @app.exception_handler(HTTPException)
+    async def unknown(_: Request, error: HTTPException) -> JSONResponse:
+        names = {404: "not_found", 405: "wrong_method", 400: "invalid"}
+        refusal = Refusal(
+            error.status_code, names.get(error.status_code, "failed"), str(error.detail), "see /openapi.json"
+        )
+        response = answer(refusal)
+        response.headers.update(error.headers or {})
+        return response
+
+    @app.exception_handler(Exception)
+    async def broken(_: Request, error: Exception) -> JSONResponse:
+        _log.exception("a request failed", exc_info=error)
+        return answer(Refusal(500, "failed", "the server made a mistake", "its log says more"))
+
+
+def _door_of(ctx: Any) -> MemoryDoor:
+    """The MCP tools of the caller of a request: for the one user that its token names."""
+    request: Request = ctx.request
+    place: Place = request.app.state.place
+    token = token_of(request)
+    if token is ANYBODY:
+        user = request.headers.get("x-loom-user", "me")
+        return MemoryDoor(place.memory, place.checkpoints, user_id=user)
+    if token.users is None or len(token.users) != 1 or not {"read", "write", "forget"} <= set(token.rights):
+        raise Refusal(403, "forbidden", "MCP needs a token for one user that may read, write and forget", "make one")
+    return MemoryDoor(place.memory_of(token.namespace), place.checkpoints, user_id=token.users[0])

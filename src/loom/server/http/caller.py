@@ -1,0 +1,125 @@
+"""Who calls: the token of a request, the memory of its namespace, and the user it may speak for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+from fastapi import Depends, Path, Request
+
+from loom.core.checks import MAX_ID_BYTES, check_id
+from loom.core.scope import Scope
+from loom.errors import UsageError
+from loom.memory.memory import Memory
+from loom.protocols.checkpoint_store import CheckpointStore
+from loom.server.http.guard import Counts, Refusal
+from loom.server.http.shapes import ScopeOut, scope_out
+from loom.server.tokens import ANYBODY, Right, Token, TokenFile
+
+OWN: Final = "~"
+"""In place of a user in a path: the only one that the token is for."""
+
+
+@dataclass(slots=True)
+class Place:
+    """What a server serves: a memory, the conversations beside it, and who may call."""
+
+    memory: Memory
+    checkpoints: CheckpointStore
+    tokens: TokenFile | None = None
+    counts: Counts = field(default_factory=Counts)
+    _views: dict[str, Memory] = field(default_factory=dict[str, Memory])
+
+    def memory_of(self, namespace: str) -> Memory:
+        """The memory of a namespace."""
+        if namespace == self.memory.namespace:
+            return self.memory
+        if namespace not in self._views:
+            self._views[namespace] = self.memory.view(namespace=namespace)
+        return self._views[namespace]
+
+    async def close_views(self) -> None:
+        """Finish the work of the namespaces that were used."""
+        for view in self._views.values():
+            await view.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The user of one request, whom its token allows."""
+
+    place: Place
+    token: Token
+    user: str
+
+    @property
+    def memory(self) -> Memory:
+        """The memory of the token's namespace."""
+        return self.place.memory_of(self.namespace)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the token."""
+        return self.place.memory.namespace if self.token is ANYBODY else self.token.namespace
+
+    @property
+    def scope(self) -> Scope:
+        """Whose data it is."""
+        return Scope(self.namespace, self.user)
+
+    def session(self, id: str) -> Scope:
+        """The scope of one conversation."""
+        return self.scope.for_session(id)
+
+    def echo(self, session: str | None = None) -> ScopeOut:
+        """The scope as an answer repeats it."""
+        return scope_out(self.scope if session is None else self.session(session))
+
+
+def token_of(request: Request) -> Token:
+    """The token of a request; raises Refusal where the server asks for one and there is none that counts."""
+    place: Place = request.app.state.place
+    if place.tokens is None or (not request.app.state.needs_token and not place.tokens.tokens()):
+        return ANYBODY
+    kind, _, secret = request.headers.get("authorization", "").partition(" ")
+    found = place.tokens.find(secret.strip()) if kind.lower() == "bearer" and secret.strip() else None
+    if found is None:
+        raise Refusal(401, "not_allowed", "the request has no token that counts", "send Authorization: Bearer TOKEN")
+    return found
+
+
+User = Annotated[str, Path(min_length=1, max_length=MAX_ID_BYTES, description="The user; ~ is the token's own.")]
+
+
+def with_right(right: Right) -> Callable[[Request, str], Caller]:
+    """A dependency that lets in who has this right for the user in the path."""
+
+    def caller(request: Request, user: User) -> Caller:
+        token = token_of(request)
+        name = user
+        if user == OWN and token.users is not None and len(token.users) == 1:
+            name = token.users[0]
+        if not token.may(right, name):
+            raise Refusal(403, "forbidden", "this token does not allow that", "use one with the right, for this user")
+        try:
+            check_id(name, "the user")
+        except UsageError as error:
+            raise Refusal(422, "invalid", str(error)) from error
+        return Caller(request.app.state.place, token, name)
+
+    return caller
+
+
+def operator(request: Request) -> Token:
+    """Lets in who may operate the server."""
+    token = token_of(request)
+    if not token.may("operate"):
+        raise Refusal(403, "forbidden", "this token does not allow that", "use one with the right to operate")
+    return token
+
+
+Reader = Annotated[Caller, Depends(with_right("read"))]
+Writer = Annotated[Caller, Depends(with_right("write"))]
+Forgetter = Annotated[Caller, Depends(with_right("forget"))]
+Operator = Annotated[Caller, Depends(with_right("operate"))]

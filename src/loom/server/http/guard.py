@@ -1,0 +1,222 @@
+"""What stands in front of every route: who may connect, how much, how often and how long; and the counts of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, Final, TypeAlias
+from urllib.parse import urlsplit
+
+import anyio
+
+from loom.errors import (
+    EmbedderMismatch,
+    LoomError,
+    NotFound,
+    ScopeRequired,
+    StaleWrite,
+    StoreConflict,
+    StoreError,
+    UsageError,
+)
+from loom.text.fence import plain_text
+
+_log = logging.getLogger(__name__)
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_CALLERS: Final = 10_000
+"""Callers whose rate is remembered; the one that called longest ago is dropped first."""
+_SECURITY: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+)
+
+
+class Refusal(Exception):
+    """A request that is not answered: its status, and the three parts of every error."""
+
+    def __init__(self, status: int, error: str, message: str, advice: str = "") -> None:
+        super().__init__(message)
+        self.status, self.error, self.message, self.advice = status, error, message, advice
+
+    def body(self) -> dict[str, str]:
+        """The one form of all errors."""
+        return {"error": self.error, "message": self.message, "advice": self.advice}
+
+
+_STATUS: Final[tuple[tuple[type[LoomError], int, str], ...]] = (
+    (NotFound, 404, "not_found"),
+    (StaleWrite, 409, "conflict"),
+    (StoreConflict, 409, "conflict"),
+    (EmbedderMismatch, 409, "embedder_mismatch"),
+    (ScopeRequired, 422, "invalid"),
+    (UsageError, 422, "invalid"),
+    (StoreError, 503, "store_unavailable"),
+)
+
+
+def refusal_of(error: LoomError) -> Refusal:
+    """An error of Loom as an answer: its text says what happened, and behind the semicolon what to do."""
+    status, name = next(((status, name) for kind, status, name in _STATUS if isinstance(error, kind)), (500, "failed"))
+    message, _, advice = plain_text(str(error)).partition("; ")
+    return Refusal(status, name, message, advice)
+
+
+@dataclass(slots=True)
+class Limits:
+    """What one request, and one caller, may use."""
+
+    body_bytes: int = 8_000_000
+    seconds: float = 60.0
+    per_second: float = 500.0
+    burst: int = 2_000
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the server did since it started, as Prometheus reads it."""
+
+    requests: Counter[tuple[str, str, int]] = field(default_factory=Counter[tuple[str, str, int]])
+    seconds: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
+    running: int = 0
+
+    def text(self) -> str:
+        """The text format of Prometheus."""
+        lines = ["# HELP loom_requests_total Requests answered.", "# TYPE loom_requests_total counter"]
+        lines += [
+            f'loom_requests_total{{method="{method}",route="{_label(route)}",status="{status}"}} {count}'
+            for (method, route, status), count in sorted(self.requests.items())
+        ]
+        lines += [
+            "# HELP loom_request_seconds_total Seconds spent on requests.",
+            "# TYPE loom_request_seconds_total counter",
+        ]
+        lines += [
+            f'loom_request_seconds_total{{method="{method}",route="{_label(route)}"}} {seconds:.6f}'
+            for (method, route), seconds in sorted(self.seconds.items())
+        ]
+        lines += ["# HELP loom_requests_running Requests in progress.", "# TYPE loom_requests_running gauge"]
+        return "\n".join([*lines, f"loom_requests_running {self.running}", ""])
+
+
+def _label(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+class _Rates:
+    """A bucket of requests per caller."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, caller: str) -> bool:
+        """Whether the caller may make one more request now."""
+        now = monotonic()
+        left, at = self._buckets.pop(caller, (float(self._limits.burst), now))
+        left = min(self._limits.burst, left + (now - at) * self._limits.per_second)
+        self._buckets[caller] = (left - 1 if left >= 1 else left, now)
+        if len(self._buckets) > _CALLERS:
+            self._buckets.popitem(last=False)
+        return left >= 1
+
+
+class Guard:
+    """The outermost layer of the server."""
+
+    def __init__(self, app: App, *, hosts: frozenset[str] | None, limits: Limits, counts: Counts) -> None:
+        self._app, self._hosts, self._limits, self._counts = app, hosts, limits, counts
+        self._rates = _Rates(limits)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it before any route sees it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun, status = monotonic(), 500
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        streams = headers.get(b"accept", "").startswith("text/event-stream")
+
+        async def note(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                held = {name for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(pair for pair in _SECURITY if pair[0] not in held)]
+            await send(message)
+
+        self._counts.running += 1
+        try:
+            self._check(scope, headers)
+            limit = None if streams else self._limits.seconds
+            with anyio.fail_after(limit):
+                await self._app(scope, _capped(receive, self._limits.body_bytes), note)
+        except Refusal as refusal:
+            await _answer(note, refusal)
+        except TimeoutError:
+            slow = Refusal(504, "too_slow", f"it took longer than {self._limits.seconds:g} seconds", "ask for less")
+            await _answer(note, slow)
+        finally:
+            self._counts.running -= 1
+            route = getattr(scope.get("route"), "path", "") or "unknown"
+            self._counts.requests[scope["method"], route, status] += 1
+            self._counts.seconds[scope["method"], route] += monotonic() - begun
+
+    def _check(self, scope: Scope, headers: dict[bytes, str]) -> None:
+        host = _name(headers.get(b"host", ""))
+        if self._hosts is not None and host not in self._hosts:
+            raise Refusal(421, "wrong_host", "this server does not answer for that host name", "use its own address")
+        origin = headers.get(b"origin")
+        if origin is not None and urlsplit(origin).netloc != headers.get(b"host", ""):
+            raise Refusal(403, "wrong_origin", "pages of other sites may not call this server", "call it from your own")
+        length = headers.get(b"content-length", "0")
+        if not length.isdecimal() or int(length) > self._limits.body_bytes:
+            raise _too_large(self._limits.body_bytes)
+        caller = headers.get(b"authorization") or str((scope.get("client") or ("",))[0])
+        if not self._rates.take(caller):
+            raise Refusal(429, "too_many", "there are too many requests from this caller", "send fewer, or batches")
+
+
+def _name(host: str) -> str:
+    """The host name of a Host header, without its port."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].lower()
+
+
+def _too_large(limit: int) -> Refusal:
+    return Refusal(413, "too_large", f"the body is longer than {limit:,} bytes", "send it in several requests")
+
+
+def _capped(receive: Receive, limit: int) -> Receive:
+    """The body as it arrives; one that grows beyond the limit is refused, whatever its header said."""
+    taken = 0
+
+    async def read() -> MutableMapping[str, Any]:
+        nonlocal taken
+        message = await receive()
+        taken += len(message.get("body", b""))
+        if taken > limit:
+            raise _too_large(limit)
+        return message
+
+    return read
+
+
+async def _answer(send: Send, refusal: Refusal) -> None:
+    body = json.dumps(refusal.body()).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if refusal.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

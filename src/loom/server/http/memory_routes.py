@@ -1,0 +1,292 @@
+"""The routes of a memory: each is named as the call in Python is, and answers with the scope it read."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Header, Query, Response
+from fastapi.responses import StreamingResponse
+from pydantic import AwareDatetime
+
+from loom.core.checks import MAX_ID_BYTES, MAX_NAME
+from loom.core.filter import Eq
+from loom.core.record import Receipt, Record, StoreReceipt
+from loom.errors import NotFound
+from loom.memory._write.ingest import Utterance
+from loom.server.http import shapes
+from loom.server.http.caller import Caller, Forgetter, Operator, Reader, Writer
+from loom.server.http.shapes import record_out
+
+router = APIRouter(prefix="/v1/users/{user}")
+
+Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=MAX_NAME)]
+Id = Annotated[str, Query(max_length=MAX_ID_BYTES)]
+At = Annotated[AwareDatetime | None, Query(description="What was true then.")]
+KnownAt = Annotated[AwareDatetime | None, Query(description="What was believed then.")]
+
+
+@router.post("/memories", tags=["memory"], status_code=201)
+async def remember(caller: Writer, body: shapes.MemoriesIn, key: Key = None) -> shapes.RememberedOut:
+    """Store memories, durably and in order; sent again under the same Idempotency-Key they are stored once."""
+    turns = [
+        Utterance(
+            text=item.text,
+            speaker=item.speaker,
+            at=item.at,
+            origin=item.origin,
+            attributes=shapes.attributes_of(item.attributes),
+        )
+        for item in body.items
+    ]
+    done = await caller.memory.remember(
+        turns, user_id=caller.user, session_id=body.session, importance=body.importance, key=key, learn=body.learn
+    )
+    return shapes.RememberedOut(
+        scope=caller.echo(body.session),
+        items=[record_out(record) for record in done.kept],
+        facts=[record_out(fact) for fact in done.facts],
+        skipped=[{"text": skip.text[:200], "reason": skip.reason} for skip in done.skipped],
+        notes=list(done.notes),
+    )
+
+
+@router.get("/memories", tags=["memory"])
+async def list_memories(
+    caller: Reader,
+    kind: Annotated[Literal["episode", "fact", "block"] | None, Query()] = None,
+    cursor: Annotated[str | None, Query(max_length=MAX_ID_BYTES)] = None,
+    limit: Annotated[int, Query(ge=1, le=shapes.MOST_LISTED)] = 100,
+) -> shapes.RecordsOut:
+    """The records, by id; `next` continues."""
+    where = None if kind is None else Eq("kind", kind)
+    found = await caller.memory.store.list(caller.scope, where=where, after=cursor, limit=limit)
+    following = found[-1].id if len(found) == limit else None
+    return shapes.RecordsOut(scope=caller.echo(), items=[record_out(record) for record in found], next=following)
+
+
+async def _record(caller: Caller, id: str) -> Record:
+    found = await caller.memory.get(id, user_id=caller.user)
+    if found is None:
+        raise NotFound(f"the user has no record {id!r:.200}; GET memories lists them")
+    return found
+
+
+@router.get("/memories/{id}", tags=["memory"])
+async def get_memory(caller: Reader, id: str) -> shapes.RecordAnswer:
+    """One record."""
+    return shapes.RecordAnswer(scope=caller.echo(), item=record_out(await _record(caller, id)))
+
+
+@router.patch("/memories/{id}", tags=["memory"])
+async def update(caller: Writer, id: str, body: shapes.MemoryUpdateIn) -> shapes.RecordAnswer:
+    """Change the text of a memory; what was derived from the old text is removed."""
+    done = await caller.memory.update(id, user_id=caller.user, text=body.text)
+    return shapes.RecordAnswer(scope=caller.echo(), item=record_out(done.kept[0]), notes=list(done.notes))
+
+
+@router.delete("/memories/{id}", tags=["memory"])
+async def forget(caller: Forgetter, id: str) -> shapes.ErasureOut:
+    """Remove a record with everything derived from it alone."""
+    receipt = await caller.memory.forget(id, user_id=caller.user)
+    if not receipt.removed:
+        raise NotFound(f"the user has no record {id!r:.200}; GET memories lists them")
+    return shapes.ErasureOut(scope=caller.echo(), stores=[_receipt("memory", receipt)])
+
+
+def _receipt(store: str, receipt: Receipt | StoreReceipt) -> shapes.ReceiptOut:
+    return shapes.ReceiptOut(store=store, removed=dict(receipt.removed), pending=list(receipt.pending))
+
+
+@router.get("/memories/{id}/explain", tags=["memory"])
+async def explain(caller: Reader, id: str) -> shapes.ExplainedOut:
+    """Where a record comes from, down to the original turns, and what was derived from it."""
+    found = await caller.memory.explain(id, user_id=caller.user)
+    return shapes.ExplainedOut(
+        scope=caller.echo(),
+        item=record_out(found.record),
+        sources=[record_out(record) for record in found.sources],
+        made=[record_out(record) for record in found.made],
+        history=[record_out(record) for record in found.history],
+        missing=list(found.missing),
+    )
+
+
+@router.post("/recall", tags=["memory"])
+async def recall(caller: Reader, body: shapes.RecallIn) -> shapes.RecalledOut:
+    """Search the memory: the best hits first, each with the signals of its score."""
+    found = await caller.memory.recall(
+        body.query,
+        user_id=caller.user,
+        session_id=body.session,
+        limit=body.limit,
+        budget=body.budget,
+        layers=shapes.layers_of(list(body.layers) if body.layers is not None else None),
+        where=shapes.attributes_of(body.where) if body.where else None,
+        at=body.at,
+        known_at=body.known_at,
+        history=body.history,
+        min_confidence=body.min_confidence,
+    )
+    searched = found.searched if found.searched is not None else await caller.memory.store.count(caller.scope)
+    return shapes.RecalledOut(
+        scope=caller.echo(body.session),
+        hits=[shapes.hit_out(hit) for hit in found.hits],
+        searched=searched,
+        confidence=found.confidence,
+        tokens=found.tokens,
+        notes=list(found.notes),
+    )
+
+
+@router.get("/facts", tags=["facts"])
+async def facts(
+    caller: Reader,
+    *,
+    subject: Annotated[str | None, Query(min_length=1, max_length=MAX_NAME)] = None,
+    predicate: Annotated[str | None, Query(min_length=1, max_length=MAX_NAME)] = None,
+    at: At = None,
+    known_at: KnownAt = None,
+    history: Annotated[bool, Query(description="Retired ones too.")] = False,
+) -> shapes.RecordsOut:
+    """The facts: true now or at a time, as believed now or then."""
+    found = await caller.memory.facts(
+        user_id=caller.user, subject=subject, predicate=predicate, at=at, known_at=known_at, history=history
+    )
+    return shapes.RecordsOut(scope=caller.echo(), items=[record_out(fact) for fact in found])
+
+
+@router.post("/facts", tags=["facts"], status_code=201)
+async def assert_fact(caller: Writer, body: shapes.FactIn) -> shapes.RecordsOut:
+    """Assert a fact; the answer has it, and those that it retired."""
+    done = await caller.memory.assert_fact(
+        body.subject,
+        body.predicate,
+        body.object,
+        user_id=caller.user,
+        valid_from=body.valid_from,
+        valid_until=body.valid_until,
+    )
+    return shapes.RecordsOut(scope=caller.echo(), items=[record_out(fact) for fact in done])
+
+
+@router.get("/blocks", tags=["blocks"])
+async def blocks(caller: Reader) -> shapes.RecordsOut:
+    """The pinned texts."""
+    found = await caller.memory.blocks(user_id=caller.user)
+    return shapes.RecordsOut(scope=caller.echo(), items=[record_out(block) for block in found])
+
+
+@router.put("/blocks/{name}", tags=["blocks"])
+async def set_block(caller: Writer, name: str, body: shapes.BlockIn) -> shapes.RecordAnswer:
+    """Pin a text; with `version`, only if that is still the current one."""
+    done = await caller.memory.set_block(name, body.text, user_id=caller.user, version=body.version)
+    return shapes.RecordAnswer(scope=caller.echo(), item=record_out(done))
+
+
+@router.delete("/blocks/{name}", tags=["blocks"])
+async def forget_block(caller: Forgetter, name: str) -> shapes.ErasureOut:
+    """Remove a pinned text."""
+    return await forget(caller, f"block:{name}")
+
+
+@router.get("/standing", tags=["standing"])
+async def standing(caller: Reader) -> shapes.StandingOut:
+    """The standing instructions, newest first, those left out for their length, and those that wait for the user."""
+    found = await caller.memory.standing(user_id=caller.user)
+    items = [_instruction(item.id, item.text, item.since, "stands") for item in found.items]
+    items += [_instruction(item.id, item.text, item.since, "left_out") for item in found.left_out]
+    items += [_instruction(item.id, item.text, item.since, "waits") for item in found.unconfirmed]
+    return shapes.StandingOut(scope=caller.echo(), items=items)
+
+
+def _instruction(id: str, text: str, since: datetime | None, state: str) -> shapes.InstructionOut:
+    return shapes.InstructionOut.model_validate({"id": id, "text": text, "since": since, "state": state})
+
+
+@router.post("/standing", tags=["standing"], status_code=201)
+async def instruct(caller: Writer, body: shapes.InstructionIn) -> shapes.StandingOut:
+    """Add a standing instruction in the user's own words; with `confirmed` false it waits for the user."""
+    done = await caller.memory.instruct(
+        body.text, user_id=caller.user, session_id=body.session, confirmed=body.confirmed
+    )
+    items = [_instruction(item.id, item.text, item.since, "stands") for item in done.kept]
+    items += [_instruction(item.id, item.text, item.since, "waits") for item in done.waiting]
+    items += [_instruction(item.id, item.text, item.since, "retired") for item in done.retired]
+    return shapes.StandingOut(scope=caller.echo(body.session), items=items, notes=list(done.notes))
+
+
+@router.post("/standing/{id}/confirm", tags=["standing"])
+async def confirm(caller: Writer, id: str) -> shapes.StandingOut:
+    """Let an instruction that waits stand."""
+    done = await caller.memory.confirm(id, user_id=caller.user)
+    items = [_instruction(item.id, item.text, item.since, "stands") for item in done.kept]
+    items += [_instruction(item.id, item.text, item.since, "retired") for item in done.retired]
+    return shapes.StandingOut(scope=caller.echo(), items=items, notes=list(done.notes))
+
+
+@router.delete("/standing/{id}", tags=["standing"])
+async def reject(caller: Forgetter, id: str) -> shapes.ErasureOut:
+    """Drop an instruction that waits, or take back one that stands."""
+    receipt = await caller.memory.reject(id, user_id=caller.user)
+    return shapes.ErasureOut(scope=caller.echo(), stores=[_receipt("memory", receipt)])
+
+
+@router.get("/profile", tags=["memory"])
+async def profile(caller: Reader) -> shapes.TextOut:
+    """What is shown to an agent in every turn: standing instructions, facts and blocks, as fenced text."""
+    return shapes.TextOut(scope=caller.echo(), text=str(await caller.memory.profile(user_id=caller.user)))
+
+
+@router.get("/stats", tags=["memory"])
+async def stats(caller: Reader) -> shapes.CountsOut:
+    """Counts of records by layer and kind, and of jobs."""
+    return shapes.CountsOut(scope=caller.echo(), counts=await caller.memory.stats(user_id=caller.user))
+
+
+@router.get("/export", tags=["memory"], response_class=StreamingResponse)
+async def export(caller: Reader) -> Response:
+    """All records as JSON lines; `loom memory import` reads them."""
+
+    async def lines() -> AsyncIterator[str]:
+        async for line in caller.memory.export(user_id=caller.user):
+            yield f"{line}\n"
+
+    return StreamingResponse(lines(), media_type="application/jsonl")
+
+
+@router.delete("", tags=["users"])
+async def forget_user(caller: Forgetter) -> shapes.ErasureOut:
+    """Erase a person: memory, conversations and jobs. Nothing is left if nothing is pending."""
+    memory = await caller.memory.forget(user_id=caller.user)
+    sessions = await caller.place.checkpoints.forget(caller.scope)
+    again = await caller.memory.forget(user_id=caller.user)  # its note about conversations is out of date now
+    removed = {
+        kind: memory.removed.get(kind, 0) + again.removed.get(kind, 0) for kind in {**memory.removed, **again.removed}
+    }
+    stores = [_receipt("memory", Receipt(removed=removed, pending=again.pending)), _receipt("sessions", sessions)]
+    return shapes.ErasureOut(scope=caller.echo(), stores=stores)
+
+
+@router.get("/jobs", tags=["jobs"])
+async def jobs(caller: Operator) -> shapes.JobsOut:
+    """How many jobs wait, and those that failed for good."""
+    counted = await caller.memory.stats(user_id=caller.user)
+    dead = await caller.memory.store.dead_letters(caller.scope)
+    return shapes.JobsOut(
+        scope=caller.echo(),
+        waiting=counted["jobs"],
+        dead=[
+            shapes.DeadLetterOut(id=one.job.id, kind=one.job.kind, attempts=one.job.attempts, reason=one.reason)
+            for one in dead
+        ],
+    )
+
+
+@router.post("/jobs/run", tags=["jobs"])
+async def run_jobs(caller: Operator) -> shapes.CountsOut:
+    """Run the jobs of a user that are due."""
+    done = await caller.memory.metabolize(user_id=caller.user)
+    notes = [*done.notes, *(f"failed: {reason}" for reason in done.failed)]
+    return shapes.CountsOut(scope=caller.echo(), counts={"jobs": done.jobs, **done.counts}, notes=notes)

@@ -1,0 +1,151 @@
+"""The routes of saved conversations: show, rewind, fork, compact, undo, forget."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from loom.admin.sessions import compact_saved, find_checkpoint, saved_session
+from loom.core.checks import MAX_ID_BYTES
+from loom.core.log import Checkpoint, Compaction
+from loom.core.message import plain
+from loom.errors import NotFound
+from loom.server.http import shapes
+from loom.server.http.caller import Caller, Forgetter, Reader, Writer
+from loom.text.fence import plain_text
+
+router = APIRouter(prefix="/v1/users/{user}/sessions", tags=["sessions"])
+
+Session = Annotated[str, Path(min_length=1, max_length=MAX_ID_BYTES)]
+At = Annotated[str | None, Query(max_length=MAX_ID_BYTES, description="A checkpoint id, or the number of a turn.")]
+
+
+@router.get("")
+async def sessions(caller: Reader) -> shapes.SessionsOut:
+    """The conversations, the most recent first."""
+    newest: dict[str, Checkpoint] = {}
+    counted: dict[str, int] = {}
+    for checkpoint in await caller.place.checkpoints.list(caller.scope):
+        newest.setdefault(checkpoint.session_id, checkpoint)
+        counted[checkpoint.session_id] = counted.get(checkpoint.session_id, 0) + 1
+    items = [
+        shapes.SessionOut(
+            session=id,
+            turns=last.turn,
+            checkpoints=counted[id],
+            last_at=last.at,
+            tokens=last.usage.input + last.usage.output,
+        )
+        for id, last in newest.items()
+    ]
+    return shapes.SessionsOut(scope=caller.echo(), items=items)
+
+
+@router.get("/{session}")
+async def show(
+    caller: Reader, session: Session, at: At = None, whole: Annotated[bool, Query()] = False
+) -> shapes.ConversationOut:
+    """A conversation as the model is shown it; with `whole`, all original messages."""
+    opened = await saved_session(caller.place.checkpoints, caller.session(session), at)
+    return shapes.ConversationOut(
+        scope=caller.echo(session),
+        turn=opened.turn,
+        messages=[
+            shapes.MessageOut(
+                id=one.id, role=one.message.role, text=plain_text("\n".join(map(plain, one.message.parts)))
+            )
+            for one in (opened.log if whole else opened.shown)
+        ],
+        compactions=[_compaction(done) for done in opened.compactions],
+    )
+
+
+def _compaction(done: Compaction) -> shapes.CompactionOut:
+    return shapes.CompactionOut(
+        id=done.id,
+        strategy=done.strategy,
+        tokens_before=done.tokens_before,
+        tokens_after=done.tokens_after,
+        covers=list(done.covered),
+    )
+
+
+@router.get("/{session}/checkpoints")
+async def checkpoints(caller: Reader, session: Session) -> shapes.CheckpointsOut:
+    """The points that a conversation can go back to, last saved first."""
+    scope = caller.session(session)
+    await find_checkpoint(caller.place.checkpoints, scope, None)
+    found = await caller.place.checkpoints.list(scope)
+    return shapes.CheckpointsOut(scope=caller.echo(session), items=[_checkpoint(one) for one in found])
+
+
+def _checkpoint(one: Checkpoint) -> shapes.CheckpointOut:
+    return shapes.CheckpointOut(id=one.id, session=one.session_id, turn=one.turn, at=one.at, parent=one.parent)
+
+
+@router.post("/{session}/restore")
+async def restore(caller: Writer, session: Session, body: shapes.PointIn) -> shapes.CheckpointAnswer:
+    """Go back to an earlier point; later checkpoints stay available."""
+    opened = await saved_session(caller.place.checkpoints, caller.session(session), body.at)
+    return shapes.CheckpointAnswer(scope=caller.echo(session), item=_checkpoint(await opened.checkpoint()))
+
+
+@router.post("/{session}/fork", status_code=201)
+async def fork(caller: Writer, session: Session, body: shapes.ForkIn) -> shapes.CheckpointAnswer:
+    """Begin a new conversation at a point of this one; both continue separately."""
+    scope = caller.session(session)
+    opened = await saved_session(caller.place.checkpoints, scope, body.at)
+    found = await find_checkpoint(caller.place.checkpoints, scope, body.at)
+    forked = await opened.fork(found.id, session_id=body.session)
+    first = await find_checkpoint(caller.place.checkpoints, caller.session(forked.id), None)
+    return shapes.CheckpointAnswer(scope=caller.echo(forked.id), item=_checkpoint(first))
+
+
+@router.post("/{session}/compact")
+async def compact(caller: Writer, session: Session, body: shapes.CompactIn) -> shapes.CompactedOut:
+    """Compact a conversation with a strategy that needs no model; `item.id` undoes it."""
+    done = await compact_saved(
+        caller.place.checkpoints,
+        caller.session(session),
+        strategy=body.strategy,
+        retain=body.retain,
+        dry_run=body.dry_run,
+    )
+    if isinstance(done, Compaction):
+        return shapes.CompactedOut(scope=caller.echo(session), item=_compaction(done))
+    plan = shapes.CompactionOut(
+        id=None,
+        strategy=done.strategy,
+        tokens_before=done.tokens_before,
+        tokens_after=done.tokens_after,
+        covers=[shown.id for shown in done.goes],
+    )
+    return shapes.CompactedOut(scope=caller.echo(session), item=plan, notes=[str(done)])
+
+
+@router.post("/{session}/undo")
+async def undo(caller: Writer, session: Session, body: shapes.UndoIn) -> shapes.CheckpointAnswer:
+    """Show again what a compaction replaced."""
+    opened = await saved_session(caller.place.checkpoints, caller.session(session))
+    await opened.undo(body.compaction)
+    return shapes.CheckpointAnswer(scope=caller.echo(session), item=_checkpoint(await opened.checkpoint()))
+
+
+@router.delete("/{session}")
+async def forget(caller: Forgetter, session: Session) -> shapes.ErasureOut:
+    """Remove a conversation, with what was remembered of it."""
+    return await _forget_session(caller, session)
+
+
+async def _forget_session(caller: Caller, session: str) -> shapes.ErasureOut:
+    scope = caller.session(session)
+    memory = await caller.memory.forget(user_id=caller.user, session_id=session)
+    saved = await caller.place.checkpoints.forget(scope)
+    if not memory.removed and not saved.removed:
+        raise NotFound(f"the user has no conversation {session!r:.200}; GET sessions lists them")
+    stores = [
+        shapes.ReceiptOut(store=name, removed=dict(receipt.removed), pending=list(receipt.pending))
+        for name, receipt in (("memory", memory), ("sessions", saved))
+    ]
+    return shapes.ErasureOut(scope=caller.echo(session), stores=stores)

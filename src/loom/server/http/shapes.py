@@ -1,0 +1,413 @@
+"""What goes over the wire: the bodies that the server takes, and those that it gives."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from loom.core.checks import MAX_BLOCK, MAX_INSTRUCTION, MAX_NAME, MAX_OBJECT, MAX_PREDICATE, MAX_QUERY, MAX_TEXT
+from loom.core.codec import attributes_to_json
+from loom.core.record import Episode, Fact, Hit, Layer, Passage, Record, Scalar, WorkingBlock
+from loom.core.scope import Scope
+from loom.text.fence import plain_text
+
+MOST_ITEMS = 1_000
+"""Memories in one batch."""
+MOST_LISTED = 500
+"""Records on one page."""
+
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+Attributes = dict[str, str | int | float | bool]
+
+
+class Body(BaseModel):
+    """A body that a client sends: a field that is not known is an error, not ignored."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class MemoryIn(Body):
+    """One memory."""
+
+    text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
+    speaker: Name | None = None
+    at: AwareDatetime | None = None
+    origin: Literal["user", "assistant", "tool", "file", "web", "import"] = "user"
+    attributes: Attributes = Field(default_factory=dict)
+
+
+class MemoriesIn(Body):
+    """A batch of memories, in order."""
+
+    items: Annotated[list[MemoryIn], Field(min_length=1, max_length=MOST_ITEMS)]
+    session: Name | None = None
+    importance: Annotated[float, Field(ge=0, le=1)] = 0.0
+    learn: bool = True
+
+
+class MemoryUpdateIn(Body):
+    """New text of a memory."""
+
+    text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
+
+
+class RecallIn(Body):
+    """A question."""
+
+    query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY)]
+    session: Name | None = None
+    limit: Annotated[int, Field(ge=1, le=100)] = 8
+    budget: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    layers: list[Literal["L1", "L2", "L3", "L4"]] | None = None
+    where: Attributes | None = None
+    at: AwareDatetime | None = None
+    known_at: AwareDatetime | None = None
+    history: bool = False
+    min_confidence: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
+class FactIn(Body):
+    """A fact to assert."""
+
+    subject: Name
+    predicate: Annotated[str, Field(min_length=1, max_length=MAX_PREDICATE)]
+    object: Annotated[str, Field(min_length=1, max_length=MAX_OBJECT)]
+    valid_from: AwareDatetime | None = None
+    valid_until: AwareDatetime | None = None
+
+
+class InstructionIn(Body):
+    """A standing wish of the user."""
+
+    text: Annotated[str, Field(min_length=1, max_length=MAX_INSTRUCTION)]
+    session: Name | None = None
+    confirmed: bool = True
+
+
+class BlockIn(Body):
+    """The text of a block; with `version`, only if that is still the current one."""
+
+    text: Annotated[str, Field(min_length=1, max_length=MAX_BLOCK)]
+    version: Annotated[int, Field(ge=0)] | None = None
+
+
+class CompactIn(Body):
+    """How to compact a conversation."""
+
+    strategy: Literal["snapshot", "truncate", "sliding_window"] = "snapshot"
+    retain: Annotated[int, Field(ge=0, le=10_000)] = 6
+    dry_run: bool = False
+
+
+class PointIn(Body):
+    """A point of a conversation: a checkpoint id, or the number of a turn."""
+
+    at: Name
+
+
+class ForkIn(Body):
+    """A new conversation that begins at a point of another."""
+
+    at: Name | None = None
+    session: Name | None = None
+
+
+class UndoIn(Body):
+    """The compaction to take back; without it, the last one."""
+
+    compaction: Name | None = None
+
+
+class ScopeOut(BaseModel):
+    """Whose data an answer is about."""
+
+    namespace: str
+    user: str
+    session: str | None = None
+
+
+class RecordOut(BaseModel):
+    """A record: an episode, a fact or a block. What a kind does not have is null."""
+
+    id: str
+    kind: Literal["episode", "fact", "block"]
+    text: str
+    origin: str
+    trusted: bool
+    at: datetime | None = None
+    recorded_at: datetime | None = None
+    session: str | None = None
+    speaker: str | None = None
+    layer: str | None = None
+    archived_at: datetime | None = None
+    accesses: int | None = None
+    importance: float | None = None
+    attributes: dict[str, Any] | None = None
+    subject: str | None = None
+    predicate: str | None = None
+    object: str | None = None
+    valid_from: datetime | None = None
+    valid_until: datetime | None = None
+    superseded_at: datetime | None = None
+    superseded_by: str | None = None
+    sources: list[str] = Field(default_factory=list)
+    name: str | None = None
+    version: int | None = None
+
+
+class HitOut(BaseModel):
+    """A hit of a recall, with the signals of its score."""
+
+    id: str
+    kind: str
+    text: str
+    score: float
+    why: dict[str, float]
+    record: RecordOut | None = None
+
+
+class Answer(BaseModel):
+    """What every answer has: the scope that was read or written, and notes."""
+
+    scope: ScopeOut
+    notes: list[str] = Field(default_factory=list)
+
+
+class RecordsOut(Answer):
+    """Records; `next` is the cursor of the next page, null on the last one."""
+
+    items: list[RecordOut]
+    next: str | None = None
+
+
+class RecordAnswer(Answer):
+    """One record."""
+
+    item: RecordOut
+
+
+class RememberedOut(Answer):
+    """What was stored, what was skipped and why, and the facts that were learnt."""
+
+    items: list[RecordOut]
+    facts: list[RecordOut]
+    skipped: list[dict[str, str]]
+
+
+class RecalledOut(Answer):
+    """The hits, best first."""
+
+    hits: list[HitOut]
+    searched: int
+    confidence: float
+    tokens: int
+
+
+class ReceiptOut(BaseModel):
+    """What a store removed, and what is still pending in it."""
+
+    store: str
+    removed: dict[str, int]
+    pending: list[str]
+
+
+class ErasureOut(Answer):
+    """The receipts of an erasure. Nothing is left if nothing is pending."""
+
+    stores: list[ReceiptOut]
+
+
+class ExplainedOut(Answer):
+    """Where a record comes from."""
+
+    item: RecordOut
+    sources: list[RecordOut]
+    made: list[RecordOut]
+    history: list[RecordOut]
+    missing: list[str]
+
+
+class InstructionOut(BaseModel):
+    """A standing instruction, or one that waits for the user."""
+
+    id: str
+    text: str
+    since: datetime | None
+    state: Literal["stands", "left_out", "waits", "retired"]
+
+
+class StandingOut(Answer):
+    """The standing instructions, newest first, and those that wait."""
+
+    items: list[InstructionOut]
+
+
+class TextOut(Answer):
+    """A text."""
+
+    text: str
+
+
+class CountsOut(Answer):
+    """Counts by name."""
+
+    counts: dict[str, int]
+
+
+class SessionOut(BaseModel):
+    """A conversation."""
+
+    session: str
+    turns: int
+    checkpoints: int
+    last_at: datetime
+    tokens: int
+
+
+class SessionsOut(Answer):
+    """The conversations of a user, the most recent first."""
+
+    items: list[SessionOut]
+
+
+class MessageOut(BaseModel):
+    """A message as the model is shown it."""
+
+    id: str
+    role: str
+    text: str
+
+
+class CompactionOut(BaseModel):
+    """A compaction, with the handle that undoes it."""
+
+    id: str | None
+    strategy: str
+    tokens_before: int
+    tokens_after: int
+    covers: list[str]
+
+
+class ConversationOut(Answer):
+    """A conversation: what the model is shown, and the compactions that apply."""
+
+    turn: int
+    messages: list[MessageOut]
+    compactions: list[CompactionOut]
+
+
+class CheckpointOut(BaseModel):
+    """A checkpoint."""
+
+    id: str
+    session: str
+    turn: int
+    at: datetime
+    parent: str | None
+
+
+class CheckpointsOut(Answer):
+    """Checkpoints, last saved first."""
+
+    items: list[CheckpointOut]
+
+
+class CheckpointAnswer(Answer):
+    """One checkpoint."""
+
+    item: CheckpointOut
+
+
+class CompactedOut(Answer):
+    """The result of a compaction; `item.id` is null where nothing was changed."""
+
+    item: CompactionOut
+
+
+class DeadLetterOut(BaseModel):
+    """A job that failed for good."""
+
+    id: str
+    kind: str
+    attempts: int
+    reason: str
+
+
+class JobsOut(Answer):
+    """The jobs of a user: how many are waiting, and those that failed for good."""
+
+    waiting: int
+    dead: list[DeadLetterOut]
+
+
+class ErrorOut(BaseModel):
+    """Every error: its kind, what happened, and what to do."""
+
+    error: str
+    message: str
+    advice: str
+
+
+def scope_out(scope: Scope) -> ScopeOut:
+    """The scope that an answer echoes."""
+    return ScopeOut(namespace=scope.namespace, user=scope.user_id, session=scope.session_id)
+
+
+def record_out(record: Record) -> RecordOut:
+    """A record as it goes over the wire."""
+    common: dict[str, Any] = {
+        "id": record.id,
+        "kind": record.kind,
+        "text": record.text,
+        "origin": record.provenance.origin,
+        "trusted": record.provenance.trusted,
+    }
+    match record:
+        case Episode():
+            common |= {
+                "at": record.at,
+                "recorded_at": record.recorded_at,
+                "session": record.session_id,
+                "speaker": record.speaker,
+                "layer": record.layer.label,
+                "archived_at": record.archived_at,
+                "accesses": record.accesses,
+                "importance": record.importance,
+                "attributes": attributes_to_json(record.attributes),
+                "sources": list(record.sources),
+            }
+        case Fact():
+            common |= {
+                "recorded_at": record.recorded_at,
+                "subject": record.subject,
+                "predicate": record.predicate,
+                "object": record.object,
+                "valid_from": record.valid_from,
+                "valid_until": record.valid_until,
+                "superseded_at": record.superseded_at,
+                "superseded_by": record.superseded_by,
+                "sources": list(record.sources),
+            }
+        case WorkingBlock():
+            common |= {"at": record.updated_at, "name": record.name, "version": record.version}
+    return RecordOut.model_construct(**common)
+
+
+def hit_out(hit: Hit) -> HitOut:
+    """A hit as it goes over the wire."""
+    item = hit.item
+    record = None if isinstance(item, Passage) else record_out(item)
+    kind = "passage" if isinstance(item, Passage) else item.kind
+    return HitOut(id=item.id, kind=kind, text=plain_text(hit.text), score=hit.score, why=dict(hit.why), record=record)
+
+
+def layers_of(labels: list[str] | None) -> list[Layer] | None:
+    """The layers with these labels."""
+    return None if labels is None else [Layer[label] for label in labels]
+
+
+def attributes_of(given: Attributes) -> dict[str, Scalar]:
+    """Attributes as memory takes them."""
+    return dict(given)
