@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -63,7 +64,7 @@ def strip_comments(text: str) -> str:
     return joined.replace(",}", "}").replace(",]", "]") or "{}"
 
 
-def meaning(host: Host, text: str) -> dict:
+def meaning(host: Host, text: str) -> dict[str, Any]:
     if host.form == "toml":
         return tomllib.loads(text.replace("\r\n", "\n"))
     return json.loads(strip_comments(text))
@@ -193,7 +194,9 @@ JSON = st.recursive(
     servers=st.dictionaries(st.text(max_size=8) | st.just("loom"), JSON, max_size=3),
     indent=st.sampled_from([None, 0, 2, 4, "\t"]),
 )
-def test_any_valid_file_keeps_its_meaning(settings: dict, servers: dict, indent, tmp_path_factory) -> None:
+def test_any_valid_file_keeps_its_meaning(
+    settings: dict[str, Any], servers: dict[str, Any], indent, tmp_path_factory
+) -> None:
     path = tmp_path_factory.mktemp("any") / "settings.json"
     before = {**settings, "mcpServers": servers}
     path.write_text(json.dumps(before, indent=indent))

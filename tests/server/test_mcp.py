@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +185,7 @@ async def test_conversations_and_what_a_compaction_replaced_are_shown(tmp_path: 
         assert done is not None
     async with (
         open_memory(url) as memory,
-        open_checkpoints(url) as saved,
+        aclosing(open_checkpoints(url)) as saved,
         connected(MemoryDoor(memory, saved, user_id="ann")) as client,
     ):
         (listed,) = (await call(client, "history"))["items"]

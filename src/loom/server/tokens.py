@@ -78,9 +78,9 @@ class TokenFile:
         *,
         namespace: str = "default",
         users: Iterable[str] | None = None,
-        rights: Collection[Right] = RIGHTS,
+        rights: Collection[Right] = RIGHTS[:-1],
     ) -> str:
-        """Make a token; returns its secret, which is not kept."""
+        """Make a token, unless told otherwise one that may not operate; returns its secret, which is not kept."""
         check_id(name, "the name of a token")
         check_id(namespace, "the namespace of a token")
         named = None if users is None else tuple(dict.fromkeys(users))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
@@ -18,13 +18,14 @@ try:
     from fastapi.exceptions import RequestValidationError
     from fastapi.responses import JSONResponse, PlainTextResponse
     from starlette.exceptions import HTTPException
+    from starlette.routing import Route
 except ImportError as error:
     raise MissingExtra("loom serve", "server") from error
 
 from loom.core.scope import Scope
 from loom.server.http import memory_routes, session_routes
 from loom.server.http.caller import Place, operator, token_of
-from loom.server.http.guard import LOOPBACK, App, Counts, Guard, Limits, Refusal, refusal_of
+from loom.server.http.guard import LOOPBACK, App, Counts, Guard, Limits, Receive, Refusal, Send, refusal_of
 from loom.server.http.shapes import ErrorOut
 from loom.server.mcp import MemoryDoor, mcp_server
 
@@ -83,7 +84,9 @@ def create_app(
     app.include_router(session_routes.router)
     _add_health(app, place)
     _add_errors(app)
-    app.router.routes.extend(mcp.router.routes)
+    app.router.routes.extend(
+        Route(route.path, _Checked(route.app)) for route in mcp.router.routes if isinstance(route, Route)
+    )
     return Guard(app, hosts=hosts, limits=limits or Limits(), counts=place.counts)
 
 
@@ -140,9 +143,24 @@ def _add_errors(app: FastAPI) -> None:
         return answer(Refusal(500, "failed", "the server made a mistake", "its log says more"))
 
 
+class _Checked:
+    """The MCP routes, which answer only who has a token for them."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        _door_for(Request(scope))
+        await self._app(scope, receive, send)
+
+
 def _door_of(ctx: Any) -> MemoryDoor:
+    """The MCP tools of the caller of a message."""
+    return _door_for(ctx.request)
+
+
+def _door_for(request: Request) -> MemoryDoor:
     """The MCP tools of the caller of a request: for the one user that its token names."""
-    request: Request = ctx.request
     place: Place = request.app.state.place
     token = token_of(request)
     if token is ANYBODY:

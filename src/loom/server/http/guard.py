@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 import anyio
+from starlette.exceptions import HTTPException
 
 from loom.errors import (
     EmbedderMismatch,
@@ -42,11 +43,11 @@ _SECURITY: Final = (
 )
 
 
-class Refusal(Exception):
+class Refusal(HTTPException):
     """A request that is not answered: its status, and the three parts of every error."""
 
     def __init__(self, status: int, error: str, message: str, advice: str = "") -> None:
-        super().__init__(message)
+        super().__init__(status, message)
         self.status, self.error, self.message, self.advice = status, error, message, advice
 
     def body(self) -> dict[str, str]:

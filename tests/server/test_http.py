@@ -1,0 +1,452 @@
+"""`loom serve`: every route, one form of errors, tokens, limits, and MCP beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from mcp import ClientSession
+from mcp.client.streamable_http import streamable_http_client
+
+from loom import Agent, CompactionConfig, Retain, open_checkpoints, open_memory
+from loom.core.scope import Scope
+from loom.server.http.app import create_app
+from loom.server.http.guard import Limits
+from loom.server.tokens import TokenFile
+from tests.commands import LOOM, run_loom
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def serving(url: str = "inmemory", **options: Any) -> AsyncGenerator[httpx.AsyncClient]:
+    """A client of a server over this store, without a socket between them."""
+    async with open_memory(url) as memory, aclosing(open_checkpoints(url)) as checkpoints:
+        app = create_app(memory, checkpoints, **options)
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            yield client
+
+
+async def ok(client: httpx.AsyncClient, method: str, path: str, **options: Any) -> dict[str, Any]:
+    response = await client.request(method, path, **options)
+    assert response.is_success, (response.status_code, response.text)
+    return response.json()
+
+
+async def refused(client: httpx.AsyncClient, status: int, method: str, path: str, **options: Any) -> dict[str, str]:
+    """The body of an error, which always has the same three parts."""
+    response = await client.request(method, path, **options)
+    assert response.status_code == status, (response.status_code, response.text)
+    body = response.json()
+    assert set(body) == {"error", "message", "advice"}
+    return body
+
+
+ADD = {"items": [{"text": "I live in Madrid."}]}
+
+
+async def test_what_is_remembered_is_recalled_at_once() -> None:
+    async with serving() as client:
+        kept = await ok(client, "POST", "/v1/users/ann/memories", json=ADD)
+        assert kept["scope"] == {"namespace": "default", "user": "ann", "session": None}
+        assert [fact["text"] for fact in kept["facts"]] == ["user lives_in Madrid"]
+        found = await ok(client, "POST", "/v1/users/ann/recall", json={"query": "Where does the user live?"})
+        assert "Madrid" in found["hits"][0]["text"]
+        assert found["searched"] == 2
+        assert found["hits"][0]["why"]
+        nobody = await ok(client, "POST", "/v1/users/nobody/recall", json={"query": "anything"})
+        assert nobody["hits"] == []
+        assert nobody["searched"] == 0
+        assert nobody["notes"]
+
+
+async def test_a_batch_that_is_sent_again_is_stored_once() -> None:
+    batch = {"items": [{"text": f"Note {number} of the day.", "speaker": "ann"} for number in range(1_000)]}
+    async with serving() as client:
+        key = {"Idempotency-Key": "k"}
+        first = await ok(client, "POST", "/v1/users/ann/memories", json=batch, headers=key)
+        assert first["skipped"] == []
+        again = await ok(client, "POST", "/v1/users/ann/memories", json=batch, headers=key)
+        assert len(again["skipped"]) == 1_000
+        counted = await ok(client, "GET", "/v1/users/ann/stats")
+        assert sum(counted["counts"][layer] for layer in ("L1", "L2", "L3", "L4", "archived")) == 1_000
+        more = {"items": [{"text": "x"}] * 1_001}
+        await refused(client, 422, "POST", "/v1/users/ann/memories", json=more)
+
+
+async def test_pages_neither_repeat_nor_skip() -> None:
+    async with serving() as client:
+        await ok(client, "POST", "/v1/users/ann/memories", json={"items": [{"text": f"Tree {n}"} for n in range(25)]})
+        seen: list[str] = []
+        cursor = None
+        while True:
+            params = {"limit": 10, "kind": "episode"} | ({"cursor": cursor} if cursor else {})
+            page = await ok(client, "GET", "/v1/users/ann/memories", params=params)
+            seen += [item["id"] for item in page["items"]]
+            cursor = page["next"]
+            if cursor is None:
+                break
+        assert len(seen) == len(set(seen)) == 25
+
+
+async def test_a_record_is_read_changed_explained_and_forgotten() -> None:
+    async with serving() as client:
+        kept = await ok(client, "POST", "/v1/users/ann/memories", json=ADD)
+        path = f"/v1/users/ann/memories/{kept['items'][0]['id']}"
+        assert (await ok(client, "GET", path))["item"]["text"] == "I live in Madrid."
+        assert (await ok(client, "PATCH", path, json={"text": "I live in Oslo."}))["item"]["text"] == "I live in Oslo."
+        explained = await ok(client, "GET", f"{path}/explain")
+        assert explained["item"]["text"] == "I live in Oslo."
+        receipt = await ok(client, "DELETE", path)
+        assert receipt["stores"][0]["removed"]["episode"] == 1
+        missing = await refused(client, 404, "GET", path)
+        assert missing["error"] == "not_found"
+        assert missing["advice"]
+        await refused(client, 404, "DELETE", path)
+        await refused(client, 404, "PATCH", path, json={"text": "x"})
+
+
+async def test_facts_have_two_time_axes() -> None:
+    async with serving() as client:
+        body = {"subject": "Ann", "predicate": "works_at", "object": "Acme", "valid_from": "2024-01-01T00:00:00Z"}
+        await ok(client, "POST", "/v1/users/ann/facts", json=body)
+        assert len((await ok(client, "GET", "/v1/users/ann/facts"))["items"]) == 1
+        past = {"at": "2023-01-01T00:00:00Z"}
+        assert (await ok(client, "GET", "/v1/users/ann/facts", params=past))["items"] == []
+        unknown = {"known_at": "2025-01-01T00:00:00Z"}
+        assert (await ok(client, "GET", "/v1/users/ann/facts", params=unknown))["items"] == []
+        await refused(client, 422, "GET", "/v1/users/ann/facts", params={"at": "yesterday"})
+
+
+async def test_blocks_and_standing_instructions() -> None:
+    async with serving() as client:
+        first = await ok(client, "PUT", "/v1/users/ann/blocks/plan", json={"text": "Ship it."})
+        assert first["item"]["version"] == 1
+        await refused(client, 409, "PUT", "/v1/users/ann/blocks/plan", json={"text": "No.", "version": 0})
+        assert [b["name"] for b in (await ok(client, "GET", "/v1/users/ann/blocks"))["items"]] == ["plan"]
+        waits = await ok(
+            client, "POST", "/v1/users/ann/standing", json={"text": "Always answer in German.", "confirmed": False}
+        )
+        assert [item["state"] for item in waits["items"]] == ["waits"]
+        id = waits["items"][0]["id"]
+        stands = await ok(client, "POST", f"/v1/users/ann/standing/{id}/confirm")
+        assert [item["state"] for item in stands["items"]] == ["stands"]
+        profile = (await ok(client, "GET", "/v1/users/ann/profile"))["text"]
+        assert "German" in profile
+        assert "Ship it." in profile
+        await ok(client, "DELETE", f"/v1/users/ann/standing/{stands['items'][0]['id']}")
+        assert (await ok(client, "GET", "/v1/users/ann/standing"))["items"] == []
+        await ok(client, "DELETE", "/v1/users/ann/blocks/plan")
+        await refused(client, 404, "POST", "/v1/users/ann/standing/nothing/confirm")
+
+
+async def test_a_conversation_is_shown_compacted_undone_forked_and_forgotten(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/bot.db"
+    compaction = CompactionConfig(retain=Retain(type="messages", count=2))
+    async with Agent("offline", memory=url, compaction=compaction) as agent:
+        for number in range(6):
+            await agent.run(f"Message {number} about the garden.", user_id="ann", session_id="talk")
+    async with serving(url) as client:
+        base = "/v1/users/ann/sessions"
+        (listed,) = (await ok(client, "GET", base))["items"]
+        assert (listed["session"], listed["turns"]) == ("talk", 6)
+        whole = await ok(client, "GET", f"{base}/talk")
+        assert len(whole["messages"]) == 12
+        body = {"strategy": "truncate", "retain": 2}
+        plan = await ok(client, "POST", f"{base}/talk/compact", json={**body, "dry_run": True})
+        assert plan["item"]["id"] is None
+        done = await ok(client, "POST", f"{base}/talk/compact", json=body)
+        assert done["item"]["id"]
+        assert len((await ok(client, "GET", f"{base}/talk"))["messages"]) < 12
+        assert len((await ok(client, "GET", f"{base}/talk", params={"whole": True}))["messages"]) == 12
+        forked = await ok(client, "POST", f"{base}/talk/fork", json={"session": "other"})
+        assert forked["item"]["session"] == "other"
+        await ok(client, "POST", f"{base}/talk/undo", json={})
+        assert (await ok(client, "GET", f"{base}/talk"))["messages"] == whole["messages"]
+        await refused(client, 404, "POST", f"{base}/talk/undo", json={})
+        points = (await ok(client, "GET", f"{base}/talk/checkpoints"))["items"]
+        assert len(points) >= 8
+        back = await ok(client, "POST", f"{base}/talk/restore", json={"at": "2"})
+        assert back["item"]["turn"] == 2
+        assert len((await ok(client, "GET", f"{base}/talk"))["messages"]) == 4
+        receipt = await ok(client, "DELETE", f"{base}/other")
+        assert receipt["stores"][1]["store"] == "sessions"
+        await refused(client, 404, "GET", f"{base}/other")
+        await refused(client, 404, "DELETE", f"{base}/other")
+        await refused(client, 409, "POST", f"{base}/talk/fork", json={"session": "talk"})
+
+
+def canary_in(folder: Path, canary: bytes) -> bool:
+    return any(canary in file.read_bytes() for file in folder.iterdir())
+
+
+async def test_a_person_is_erased_with_a_receipt_for_each_store(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/bot.db"
+    async with Agent("offline", memory=url) as agent:
+        await agent.run("My PIN is canary4711.", user_id="ann", session_id="talk")
+        await agent.run("My PIN is 1234.", user_id="bob", session_id="talk")
+    async with serving(url) as client:
+        done = await ok(client, "DELETE", "/v1/users/ann")
+        assert [store["store"] for store in done["stores"]] == ["memory", "sessions"]
+        assert all(not store["pending"] for store in done["stores"]), done
+        assert (await ok(client, "GET", "/v1/users/ann/sessions"))["items"] == []
+        assert (await ok(client, "GET", "/v1/users/ann/memories"))["items"] == []
+        assert len((await ok(client, "GET", "/v1/users/bob/sessions"))["items"]) == 1
+    assert not canary_in(tmp_path, b"canary4711")
+
+
+async def test_an_export_can_be_imported(tmp_path: Path) -> None:
+    async with serving() as client:
+        await ok(client, "POST", "/v1/users/ann/memories", json=ADD)
+        lines = (await client.get("/v1/users/ann/export")).text.splitlines()
+    async with open_memory("inmemory") as memory:
+        await memory.import_(lines, user_id="ann")
+        assert [fact.object for fact in await memory.facts(user_id="ann")] == ["Madrid"]
+
+
+async def test_jobs_are_counted_and_run() -> None:
+    async with serving() as client:
+        await ok(client, "POST", "/v1/users/ann/memories", json={**ADD, "learn": False})
+        assert (await ok(client, "GET", "/v1/users/ann/jobs"))["waiting"] >= 1
+        assert (await ok(client, "POST", "/v1/users/ann/jobs/run"))["counts"]["jobs"] >= 1
+        assert (await ok(client, "GET", "/v1/users/ann/jobs"))["dead"] == []
+
+
+# -- who may call
+
+
+PUBLIC = {"/healthz", "/readyz"}
+
+
+async def every_route(client: httpx.AsyncClient) -> list[tuple[str, str]]:
+    """Each route of the server with a user and ids filled in."""
+    described = (await client.get("/openapi.json", headers={"Authorization": "Bearer x"})).json()
+    fill = {"user": "ann", "id": "none", "name": "none", "session": "none"}
+    return [(method.upper(), path.format(**fill)) for path, methods in described["paths"].items() for method in methods]
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> TokenFile:
+    return TokenFile(tmp_path / "private" / "tokens.json")
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+async def test_every_route_refuses_who_has_no_right_to_it(tokens: TokenFile) -> None:
+    revoked = tokens.add("gone", users=["ann"])
+    tokens.revoke("gone")
+    own, other = tokens.add("own", users=["ann"]), tokens.add("other", users=["bob"])
+    reads = tokens.add("reads", users=["ann"], rights=["read"])
+    async with serving(tokens=tokens) as client:
+        routes = [route for route in await every_route(client) if route[1] not in PUBLIC]
+        assert len(routes) > 30
+        for method, path in routes:
+            options = {"json": {}} if method in {"POST", "PUT", "PATCH"} else {}
+            answers = [
+                await client.request(method, path, headers=headers, **options)
+                for headers in ({}, bearer("loom_wrong"), bearer(revoked), {"Authorization": "Basic YTpi"})
+            ]
+            assert {answer.status_code for answer in answers} == {401}, (method, path)
+            assert len({answer.text for answer in answers}) == 1
+            foreign = await client.request(method, path, headers=bearer(other), **options)
+            assert foreign.status_code == 403, (method, path)
+            if method != "GET" and not path.endswith("/recall"):
+                assert (await client.request(method, path, headers=bearer(reads), **options)).status_code == 403
+            if "/jobs" not in path and path != "/metrics":
+                mine = await client.request(method, path, headers=bearer(own), **options)
+                assert mine.status_code not in {401, 403}, (method, path)
+
+
+async def test_what_is_not_there_and_what_is_not_yours_are_answered_alike(tokens: TokenFile) -> None:
+    secret = tokens.add("ann", users=["ann"])
+    bobs = tokens.add("bob", users=["bob"])
+    async with serving(tokens=tokens) as client:
+        kept = await ok(client, "POST", "/v1/users/bob/memories", json=ADD, headers=bearer(bobs))
+        id = kept["items"][0]["id"]
+        for method, tail in [("GET", ""), ("GET", "/explain"), ("DELETE", ""), ("PATCH", "")]:
+            body = {"json": {"text": "x"}} if method == "PATCH" else {}
+            theirs = await client.request(method, f"/v1/users/ann/memories/{id}{tail}", headers=bearer(secret), **body)
+            none = await client.request(method, f"/v1/users/ann/memories/01M7{tail}", headers=bearer(secret), **body)
+            assert theirs.status_code == none.status_code == 404
+            assert theirs.text.replace(id, "ID") == none.text.replace("01M7", "ID")
+        there = await client.get("/v1/users/bob/facts", headers=bearer(secret))
+        nobody = await client.get("/v1/users/nobody/facts", headers=bearer(secret))
+        assert (there.status_code, there.text) == (nobody.status_code, nobody.text)
+
+
+async def test_namespaces_of_tokens_never_meet(tokens: TokenFile) -> None:
+    shop, doctor = tokens.add("shop", namespace="shop"), tokens.add("doctor", namespace="doctor")
+    async with serving(tokens=tokens) as client:
+        await ok(client, "POST", "/v1/users/ann/memories", json=ADD, headers=bearer(doctor))
+        assert (await ok(client, "GET", "/v1/users/ann/memories", headers=bearer(shop)))["items"] == []
+        mine = await ok(client, "GET", "/v1/users/ann/memories", headers=bearer(doctor))
+        assert mine["scope"]["namespace"] == "doctor"
+        assert mine["items"]
+
+
+async def test_a_tilde_is_the_user_of_the_token(tokens: TokenFile) -> None:
+    secret = tokens.add("ann", users=["ann"])
+    async with serving(tokens=tokens) as client:
+        done = await ok(client, "POST", "/v1/users/~/memories", json=ADD, headers=bearer(secret))
+        assert done["scope"]["user"] == "ann"
+
+
+async def test_the_file_of_tokens_holds_no_secret_and_can_be_read_by_its_owner_only(tokens: TokenFile) -> None:
+    secret = tokens.add("ann")
+    assert secret not in tokens.path.read_text()
+    assert tokens.path.stat().st_mode & 0o777 == 0o600
+    tokens.path.write_text("{")
+    async with serving(tokens=tokens) as client:
+        await refused(client, 503, "GET", "/v1/users/ann/facts", headers=bearer(secret))
+
+
+# -- limits
+
+
+async def test_other_hosts_and_other_sites_are_refused() -> None:
+    async with serving() as client:
+        await refused(client, 421, "GET", "/healthz", headers={"Host": "evil.example"})
+        await refused(client, 403, "GET", "/healthz", headers={"Origin": "http://evil.example"})
+        await refused(client, 403, "GET", "/healthz", headers={"Origin": "null"})
+        response = await client.get("/healthz", headers={"Origin": "http://localhost"})
+        assert response.is_success
+        assert "access-control-allow-origin" not in response.headers
+        assert response.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_a_body_may_not_be_larger_than_the_limit_whatever_it_says() -> None:
+    async with serving(limits=Limits(body_bytes=1_000)) as client:
+        await refused(client, 413, "POST", "/v1/users/ann/memories", json={"items": [{"text": "x" * 2_000}]})
+
+        async def pieces():
+            for _ in range(20):
+                yield b"x" * 100
+
+        await refused(client, 413, "POST", "/v1/users/ann/memories", content=pieces())
+
+
+async def test_a_caller_that_sends_too_much_waits() -> None:
+    async with serving(limits=Limits(per_second=0.0001, burst=3)) as client:
+        for _ in range(3):
+            assert (await client.get("/healthz")).is_success
+        assert (await refused(client, 429, "GET", "/healthz"))["error"] == "too_many"
+        assert (await client.get("/healthz", headers=bearer("another"))).is_success
+
+
+async def test_a_request_that_takes_too_long_is_ended() -> None:
+    async with serving(limits=Limits(seconds=0)) as client:
+        await refused(client, 504, "POST", "/v1/users/ann/memories", json=ADD)
+
+
+async def test_wrong_requests_are_answered_in_one_form() -> None:
+    async with serving() as client:
+        await refused(client, 404, "GET", "/v1/nowhere")
+        await refused(client, 405, "PUT", "/v1/users/ann/recall")
+        await refused(client, 422, "POST", "/v1/users/ann/recall", content=b"{")
+        await refused(client, 422, "POST", "/v1/users/ann/recall", json={"query": "x", "user_id": "bob"})
+        await refused(client, 422, "POST", "/v1/users/ann/recall", json={"query": ""})
+        await refused(client, 422, "GET", f"/v1/users/{'x' * 600}/facts")
+        await refused(client, 422, "GET", "/v1/users/%00/facts")
+        await refused(client, 404, "GET", "/v1/users/ann/memories/..%2f..%2fetc")
+
+
+async def test_the_server_counts_what_it_does() -> None:
+    async with serving() as client:
+        await client.get("/v1/users/ann/facts")
+        await client.get("/v1/users/bob/facts")
+        text = (await client.get("/metrics")).text
+    assert 'loom_requests_total{method="GET",route="/v1/users/{user}/facts",status="200"} 2' in text
+
+
+# -- MCP, and the command itself
+
+
+@asynccontextmanager
+async def started(tmp_path: Path, *options: str) -> AsyncGenerator[str]:
+    """The address of `loom serve` as a process of its own."""
+    command = [sys.executable, "-m", "loom", "serve", "--url", f"sqlite:{tmp_path}/m.db", "--port", "0", "--json"]
+    command += ["--tokens", str(tmp_path / "tokens.json"), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) as process:  # noqa: ASYNC220
+        try:
+            assert process.stdout is not None
+            yield json.loads(process.stdout.readline())["address"]
+        finally:
+            process.send_signal(signal.SIGINT)
+    assert process.returncode in {0, 130}, process.returncode
+
+
+async def test_the_command_serves_rest_and_mcp(tmp_path: Path) -> None:
+    async with started(tmp_path) as address:
+        async with httpx.AsyncClient(base_url=address) as client:
+            await ok(client, "POST", "/v1/users/ann/memories", json=ADD)
+        headers = {"x-loom-user": "ann"}
+        async with (
+            httpx.AsyncClient(headers=headers) as http,
+            streamable_http_client(f"{address}/mcp", http_client=http) as streams,
+            ClientSession(*streams[:2]) as session,
+        ):
+            await session.initialize()
+            result = await session.call_tool("recall", {"query": "Madrid"})
+            assert "Madrid" in result.content[0].text
+
+
+async def test_mcp_over_http_knows_its_user_by_the_token(tmp_path: Path) -> None:
+    file = TokenFile(tmp_path / "tokens.json")
+    ann, everyone = file.add("ann", users=["ann"]), file.add("all")
+    async with started(tmp_path) as address:
+        async with (
+            httpx.AsyncClient(headers=bearer(ann)) as http,
+            streamable_http_client(f"{address}/mcp", http_client=http) as streams,
+            ClientSession(*streams[:2]) as session,
+        ):
+            await session.initialize()
+            done = await session.call_tool("remember", {"text": "I live in Oslo.", "by": "user"})
+            assert done.structured_content["user"] == "ann"
+        async with httpx.AsyncClient(base_url=address) as client:
+            call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "facts", "arguments": {}}}
+            accept = {"Accept": "application/json, text/event-stream"}
+            for headers in ({}, bearer("loom_wrong")):
+                assert (await client.post("/mcp", json=call, headers={**accept, **headers})).status_code == 401
+            assert (await client.post("/mcp", json=call, headers={**accept, **bearer(everyone)})).status_code == 403
+
+
+async def test_an_address_that_others_reach_needs_tokens(tmp_path: Path) -> None:
+    options = ["--url", f"sqlite:{tmp_path}/m.db", "--host", "0.0.0.0", "--tokens", tmp_path / "tokens.json"]
+    done = run_loom([LOOM, "serve", *options], cwd=tmp_path)
+    assert done.returncode
+    assert "loom serve token add" in done.stderr
+
+
+async def test_tokens_on_the_command_line(tmp_path: Path) -> None:
+    file = ["--tokens", tmp_path / "tokens.json"]
+    made = run_loom([LOOM, "serve", "token", "add", "ann", "--user", "ann", "--json", *file], check=True)
+    secret = json.loads(made.stdout)["token"]
+    found = TokenFile(tmp_path / "tokens.json").find(secret)
+    assert found is not None
+    assert found.rights == ("read", "write", "forget")
+    (row,) = json.loads(run_loom([LOOM, "serve", "token", "list", "--json", *file], check=True).stdout)
+    assert row["users"] == ["ann"]
+    run_loom([LOOM, "serve", "token", "revoke", "ann", *file], check=True)
+    assert TokenFile(tmp_path / "tokens.json").find(secret) is None
+    assert run_loom([LOOM, "serve", "token", "revoke", "ann", *file]).returncode
+    assert "rights are" in run_loom([LOOM, "serve", "token", "add", "x", "--right", "fly", *file]).stderr
+
+
+async def test_scopes_of_the_server_are_those_of_python(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/m.db"
+    async with serving(url) as client:
+        await ok(client, "POST", "/v1/users/ann/memories", json={**ADD, "session": "talk"})
+    async with open_memory(url) as memory:
+        assert await memory.store.count(Scope("default", "ann", "talk")) >= 1
