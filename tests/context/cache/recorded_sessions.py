@@ -157,9 +157,8 @@ def plant(agent: Agent, cause: CollapseCause) -> None:
         case "compaction":
             agent.compact(chosen.randint(2_500, 9_000))
         case "model_changed":
-            agent.model = "claude-opus-5" if agent.model != "claude-opus-5" else "claude-sonnet-5"
-            if agent.provider.kind == "grid":
-                agent.model = "gpt-5.1" if agent.model != "gpt-5.1" else "gpt-5"
+            others = {"gpt-5": "gpt-5.1", "gpt-5.1": "gpt-5", "claude-opus-5": "claude-sonnet-5"}
+            agent.model = others.get(agent.model, "claude-opus-5")
         case "tools_changed":
             agent.tools += "+"
         case "program_changed":
