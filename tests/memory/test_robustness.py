@@ -12,11 +12,12 @@ from anyio import Event, create_task_group
 from loom import open_memory, open_memory_sync
 from loom.core.record import Layer, Provenance
 from loom.errors import UsageError
-from loom.memory._upkeep.portable import JsonStream, read_transcripts
+from loom.memory._upkeep.portable import read_transcripts
 from loom.memory._write.extract_rules import RuleExtractor
 from loom.memory._write.learn_in_background import MAX_ATTEMPTS
 from loom.protocols.extractor import Extraction
 from loom.testing import FakeClock
+from loom.traces.stream import JsonStream
 
 pytestmark = pytest.mark.anyio
 ALICE = {"user_id": "alice"}

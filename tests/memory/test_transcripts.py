@@ -8,7 +8,8 @@ import pytest
 
 from loom.errors import UsageError
 from loom.memory._upkeep import portable
-from loom.memory._upkeep.portable import FORMS, JsonStream, read_transcripts
+from loom.memory._upkeep.portable import FORMS, read_transcripts
+from loom.traces.stream import JsonStream
 
 ONE = [
     {"role": "system", "content": "Be brief."},

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import stat
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from queue import Empty, Queue
-from threading import Thread
-from time import sleep
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
@@ -38,19 +33,10 @@ from loom.errors import NotFound, UsageError
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from loom.memory._upkeep.portable import JsonStream
+    from loom.traces.stream import JsonStream
 
 
 # `loom memory import`: read a file or a pipe into a memory, piece by piece, and count the result.
-
-STDIN = Path("-")
-"""Standard input, as named on the command line."""
-
-_PIECE = 256 * 1024
-_HELD = 8
-"""Pieces of a pipe that may wait; then the writer of the pipe waits as well."""
-_LISTENING = 0.02
-"""Seconds between checks for Ctrl-C: one that arrives just before a wait begins does not end that wait."""
 
 
 @dataclass(slots=True)
@@ -77,7 +63,8 @@ def import_file(memory: Any, path: Path, *, user: str, progress: Callable[[int, 
 
     `progress` is called with the bytes read and the size of the file.
     """
-    from loom.memory._upkeep.portable import JsonStream, batches
+    from loom.memory._upkeep.portable import batches
+    from loom.traces.stream import JsonStream, pieces_of
 
     done, start = Imported(), 0
     try:
@@ -101,6 +88,7 @@ def import_file(memory: Any, path: Path, *, user: str, progress: Callable[[int, 
 def _import_transcripts(memory: Any, stream: JsonStream, path: Path, user: str, done: Imported) -> None:
     from loom.memory._upkeep.portable import read_transcripts
     from loom.memory.results import REPEATED
+    from loom.traces.stream import STDIN
 
     try:
         for found in read_transcripts(stream, "stdin" if path == STDIN else path.stem):
@@ -137,59 +125,6 @@ def _delay_interrupt() -> Generator[None]:
         signal.signal(signal.SIGINT, before)
     if signals:
         raise KeyboardInterrupt
-
-
-def pieces_of(path: Path, progress: Callable[[int, int], None]) -> Iterator[bytes]:
-    """The bytes of a file, with progress, or of a pipe, which Ctrl-C can interrupt at any moment.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
-    try:
-        if path == STDIN or not stat.S_ISREG((found := path.stat()).st_mode):
-            yield from _pipe(path)
-            return
-        done = 0
-        with path.open("rb", buffering=0) as file:
-            while piece := file.read(_PIECE):
-                yield piece
-                done += len(piece)
-                progress(done, max(done, found.st_size))
-    except OSError as error:
-        raise UsageError(f"it cannot be read ({error.strerror}); check the path") from error
-
-
-def _pipe(path: Path) -> Iterator[bytes]:
-    """Read a pipe in a thread: a thread that waits for the other end to open it cannot be interrupted."""
-    pieces: Queue[bytes | OSError] = Queue(_HELD)
-    Thread(target=_read, args=(path, pieces), name=f"loom reads {path}", daemon=True).start()
-    while piece := _next(pieces):
-        if isinstance(piece, OSError):
-            raise piece
-        yield piece
-
-
-def _read(path: Path, pieces: Queue[bytes | OSError]) -> None:
-    try:
-        # Not sys.stdin: its lock, held by a thread that waits, keeps a program from ending.
-        file = os.dup(0) if path == STDIN else os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        try:
-            while piece := os.read(file, _PIECE):
-                pieces.put(piece)
-        finally:
-            os.close(file)
-    except OSError as error:
-        pieces.put(error)
-    else:
-        pieces.put(b"")
-
-
-def _next(pieces: Queue[bytes | OSError]) -> bytes | OSError:
-    while True:
-        try:
-            return pieces.get_nowait()
-        except Empty:
-            sleep(_LISTENING)  # not get(timeout=...): Ctrl-C in it can end in "release unlocked lock"
 
 
 app = typer.Typer(help="Remember, recall and forget.", no_args_is_help=True)

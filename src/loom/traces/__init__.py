@@ -1,1 +1,5 @@
-"""Recorded requests of any program, read back as blocks: four wire formats and the logs around them."""
+"""What other programs recorded, read back: requests as blocks, and transcripts of any format in one form."""
+
+from loom.traces.reader import read_transcripts
+
+__all__ = ["read_transcripts"]

@@ -7,8 +7,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from loom.errors import UsageError
-from loom.memory._upkeep import portable
-from loom.memory._upkeep.portable import JsonStream
+from loom.traces import stream as module
+from loom.traces.stream import JsonStream
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
@@ -93,7 +93,7 @@ def test_an_empty_text_has_no_value(text):
 
 @pytest.mark.parametrize("form", ["lines", "array", "one after another on lines"])
 def test_one_value_that_is_too_large_is_refused_before_it_is_held(form, monkeypatch):
-    monkeypatch.setattr(portable, "MAX_VALUE", 1000)
+    monkeypatch.setattr(module, "MAX_VALUE", 1000)
     taken = []
 
     def endless():
