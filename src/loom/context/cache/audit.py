@@ -7,16 +7,18 @@ calls names the cause. No request bodies are needed.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from loom.catalog import ModelInfo, find_model
+from loom.traces.reader import read_transcripts
 from loom.traces.transcript import RecordedCall, RecordedCompaction, Transcript
 
 CollapseCause: TypeAlias = Literal[
@@ -252,12 +254,14 @@ class CollapseSum:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditedSession(_Sums):
-    """One conversation of one agent. A subagent has its own, as it has a cache of its own; `parent` names its main."""
+    """One conversation of one agent. A subagent has its own, as it has a cache of its own."""
 
     program: str
     session_id: str
     path: str
     parent: str | None
+    """The session that it was begun in or forked from."""
+    is_subagent: bool
     title: str
     calls: tuple[AuditedCall, ...]
     repeated: int = 0
@@ -268,8 +272,19 @@ class AuditedSession(_Sums):
 
     def to_dict(self) -> dict[str, Any]:
         """The session as plain values."""
-        own = {name: getattr(self, name) for name in ("program", "session_id", "path", "parent", "title", "repeated")}
+        names = ("program", "session_id", "path", "parent", "is_subagent", "title", "repeated")
+        own = {name: getattr(self, name) for name in names}
         return {**own, **self.sums_to_dict(), "calls": [_plain(call) for call in self.calls]}
+
+
+@dataclass(frozen=True)
+class AuditedGroup(_Sums):
+    """Some of the sessions in sum."""
+
+    sessions: tuple[AuditedSession, ...]
+
+    def _each(self) -> Iterable[AuditedCall]:
+        return (call for session in self.sessions for call in session.calls)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,7 +295,19 @@ class Audit(_Sums):
     without_calls: int = 0
     """Conversations that hold no call with usage."""
     skipped: Mapping[str, int]
-    """Lines of the files of which nothing was kept: how many, by reason."""
+    """Lines that could not be read: how many, by reason."""
+    unread: Mapping[str, str]
+    """Files that could not be read, or are something else, each with the reason."""
+
+    @property
+    def main(self) -> AuditedGroup:
+        """The sessions of people."""
+        return AuditedGroup(tuple(session for session in self.sessions if not session.is_subagent))
+
+    @property
+    def subagents(self) -> AuditedGroup:
+        """The sessions that other sessions began."""
+        return AuditedGroup(tuple(session for session in self.sessions if session.is_subagent))
 
     def _each(self) -> Iterable[AuditedCall]:
         return (call for session in self.sessions for call in session.calls)
@@ -288,8 +315,9 @@ class Audit(_Sums):
     def to_dict(self) -> dict[str, Any]:
         """The audit as plain values, as `loom cache audit --json` prints it."""
         sessions = [session.to_dict() for session in self.sessions]
-        rest = {"without_calls": self.without_calls, "skipped": dict(self.skipped)}
-        return {**self.sums_to_dict(), **rest, "sessions": sessions}
+        groups = {"main": self.main.sums_to_dict(), "subagents": self.subagents.sums_to_dict()}
+        rest = {"without_calls": self.without_calls, "skipped": dict(self.skipped), "unread": dict(self.unread)}
+        return {**self.sums_to_dict(), **groups, **rest, "sessions": sessions}
 
 
 def _plain(call: AuditedCall) -> dict[str, Any]:
@@ -299,21 +327,69 @@ def _plain(call: AuditedCall) -> dict[str, Any]:
     return values
 
 
-def audit_transcripts(transcripts: Iterable[Transcript]) -> Audit:
-    """What the cache did in recorded sessions: reads, writes, cost, and every collapse with its cause."""
-    rates: dict[str, _Rates] = {}
-    seen: set[tuple[object, ...]] = set()
-    sessions: list[AuditedSession] = []
-    skipped: Counter[str] = Counter()
-    empty = 0
-    for transcript in transcripts:
-        skipped.update(line.reason for line in transcript.skipped)
-        session = _Session(transcript, rates, seen).audited()
-        if session.calls:
-            sessions.append(session)
+Source: TypeAlias = Transcript | str | os.PathLike[str]
+
+
+def audit(sources: Source | Iterable[Source]) -> Audit:
+    """What the prompt cache did in recorded sessions: reads, writes, cost, and every collapse with its cause.
+
+    Sources are transcripts of Claude Code, Codex and others: files, folders, patterns, or what `read_transcripts` gave.
+    Nothing but the usage that providers reported is needed.
+
+    Raises:
+        UsageError: a path does not exist, or what it names cannot be read.
+    """
+    given = [sources] if isinstance(sources, Transcript | str | os.PathLike) else sources
+    return audit_transcripts(_transcripts(given))
+
+
+def _transcripts(sources: Iterable[Source]) -> Iterator[Transcript]:
+    paths: list[str | os.PathLike[str]] = []
+    for source in sources:
+        if isinstance(source, Transcript):
+            yield source
         else:
-            empty += not session.repeated
-    return Audit(sessions=tuple(sessions), without_calls=empty, skipped=dict(skipped.most_common()))
+            paths.append(source)
+    if paths:  # together: what a resumed session repeats counts once
+        yield from read_transcripts(paths)
+
+
+def audit_transcripts(transcripts: Iterable[Transcript]) -> Audit:
+    """The same for transcripts that were read already; their texts are not held."""
+    sessions: dict[tuple[str, str, str], _Session] = {}
+    skipped: Counter[str] = Counter()
+    unread: dict[str, str] = {}
+    shared = _Shared()
+    for transcript in transcripts:
+        reasons = [line.reason for line in transcript.skipped if line.reason.startswith(_UNREADABLE)]
+        if not transcript.program and not transcript.calls:
+            unread[transcript.path] = reasons[0].removeprefix("file: ") if reasons else "it could not be read"
+            continue
+        skipped.update(reasons)
+        key = (transcript.program, transcript.path, transcript.session_id)
+        if key not in sessions:
+            sessions[key] = _Session(transcript, shared)
+        sessions[key].add(transcript)
+    audited = [session.audited() for session in sessions.values()]
+    return Audit(
+        sessions=tuple(session for session in audited if session.calls),
+        without_calls=sum(1 for session in audited if not session.calls and not session.repeated),
+        skipped=dict(skipped.most_common()),
+        unread=unread,
+    )
+
+
+_UNREADABLE: Final = ("broken", "too long", "unfinished", "file")
+"""How reasons begin that say that a line could not be read; the others say why a line is not a person's words."""
+
+
+@dataclass(slots=True)
+class _Shared:
+    """What the sessions of one audit share."""
+
+    rates: dict[str, _Rates] = field(default_factory=dict[str, "_Rates"])
+    seen: set[tuple[object, ...]] = field(default_factory=set[tuple[object, ...]])
+    """Calls that one of them has already."""
 
 
 class _Rates:
@@ -368,15 +444,14 @@ class _Left:
 
 
 class _Session:
-    """One transcript, followed call by call."""
+    """One conversation, followed call by call."""
 
-    def __init__(self, transcript: Transcript, rates: dict[str, _Rates], seen: set[tuple[object, ...]]) -> None:
-        self._transcript = transcript
-        self._known_rates = rates
-        self._seen = seen
-        # A failed call has no usage, and programs write it down under a model of their own.
-        self._calls = [call for call in transcript.calls if _prompt(call) or call.output]
-        self._compactions = _compactions_by_call(self._calls, transcript.compactions)
+    def __init__(self, transcript: Transcript, shared: _Shared) -> None:
+        self._of = replace(transcript, texts=(), calls=(), compactions=(), skipped=())
+        self._shared = shared
+        self._calls: list[RecordedCall] = []
+        self._compacted: list[RecordedCompaction] = []
+        self._compactions: dict[int, RecordedCompaction] = {}
         self._left: _Left | None = None
         self._levels: list[tuple[int, int]] = []
         """Ends of prefixes that were kept, shortest first, each with the number of texts up to there."""
@@ -386,23 +461,33 @@ class _Session:
         """Where the last call stopped to read, if that was a collapse without a cause."""
         self._was_parallel = False
 
+    def add(self, transcript: Transcript) -> None:
+        """Add the calls of the conversation, or of the next part of it."""
+        # A failed call has no usage, and programs write it down under a model of their own.
+        self._calls += (call for call in transcript.calls if _prompt(call) or call.output)
+        self._compacted += transcript.compactions
+        if transcript.title:
+            self._of = replace(self._of, title=transcript.title)
+
     def audited(self) -> AuditedSession:
         calls: list[AuditedCall] = []
         repeated = 0
+        self._compactions = _compactions_by_call(self._calls, self._compacted)
         for i, call in enumerate(self._calls):
             key = (call.id, call.at, call.model, call.fresh, call.read, call.output)
-            is_new = not call.id or key not in self._seen
-            self._seen.add(key)
+            is_new = not call.id or key not in self._shared.seen
+            self._shared.seen.add(key)
             repeated += not is_new
             collapse, missed = self._follow(i, call)
             if is_new:
                 calls.append(self._audited(len(calls) + 1, call, collapse, missed))
-        of = self._transcript
+        of = self._of
         return AuditedSession(
             program=of.program,
             session_id=of.session_id,
             path=of.path,
             parent=of.parent,
+            is_subagent=of.is_subagent,
             title=of.title,
             calls=tuple(calls),
             repeated=repeated,
@@ -425,9 +510,10 @@ class _Session:
         )
 
     def _rates(self, call: RecordedCall) -> _Rates:
-        if call.model not in self._known_rates:
-            self._known_rates[call.model] = _Rates(call.model)
-        return self._known_rates[call.model]
+        known = self._shared.rates
+        if call.model not in known:
+            known[call.model] = _Rates(call.model)
+        return known[call.model]
 
     def _follow(self, i: int, call: RecordedCall) -> tuple[Collapse | None, int]:
         """The collapse before a call, if there is one, and tokens that were missed without one."""

@@ -129,7 +129,7 @@ def sessions_table(sessions: Sequence[AuditedSession]) -> str:
 
 def session_section(session: AuditedSession) -> str:
     """One session: what it is, its chart and its collapses."""
-    kind = f"{session.program}, subagent of {session.parent}" if session.parent else session.program
+    kind = f"{session.program}, subagent of {session.parent}" if session.is_subagent else session.program
     return "\n".join(
         [
             f'<h2 id="{anchor(session)}">{escape(name_of(session))}</h2>',
