@@ -10,6 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from itertools import accumulate
 from typing import Literal, TypeAlias
 
 from loom.context.cache.audit import CollapseCause
@@ -17,7 +19,7 @@ from loom.traces.transcript import RecordedCall, RecordedCompaction, Transcript
 
 Block: TypeAlias = tuple[str, int]
 """What a block says, and its tokens."""
-Prefix: TypeAlias = tuple[str, ...]
+Prefix: TypeAlias = bytes
 Kind: TypeAlias = Literal["marks", "grid"]
 LOOKBACK = 20
 
@@ -33,25 +35,24 @@ class Provider:
 
     def call(self, key: str, blocks: list[Block], marks: dict[int, float], at: float, visible: float) -> list[int]:
         """Tokens read, written for five minutes, written for an hour, and fresh."""
-        names = [key, *(name for name, _ in blocks)]
-        ends = [sum(tokens for _, tokens in blocks[: n + 1]) for n in range(len(blocks))]
+        prefixes = list(accumulate((name for name, _ in blocks), _chained, initial=key.encode()))[1:]
+        ends = list(accumulate(tokens for _, tokens in blocks))
         if self.kind == "grid":
             marks = dict.fromkeys(range(len(blocks)), 600.0)
         found = -1
         for mark in sorted(marks, reverse=True):
-            for n in range(mark, max(-1, mark - LOOKBACK), -1):
-                until = self.kept.get(tuple(names[: n + 2]), (0.0, 0.0))[0]
+            for n in range(mark, max(found, mark - LOOKBACK), -1):
+                until = self.kept.get(prefixes[n], (0.0, 0.0))[0]
                 if n > found and at < until:
                     found = n
         read = ends[found] if found >= 0 else 0
         if found >= 0:
-            prefix = tuple(names[: found + 2])
+            prefix = prefixes[found]
             self.kept[prefix] = (at + self.kept[prefix][1], self.kept[prefix][1])
         reached, written = read, {300.0: 0, 3600.0: 0, 600.0: 0}
         for mark, seconds in sorted(marks.items()):
             if ends[mark] >= self.minimum:
-                prefix = tuple(names[: mark + 2])
-                self.later.append((visible, prefix, at + seconds, seconds))
+                self.later.append((visible, prefixes[mark], at + seconds, seconds))
                 written[seconds] += max(0, ends[mark] - reached)
                 reached = max(reached, ends[mark])
         if self.kind == "grid":
@@ -64,9 +65,14 @@ class Provider:
 
     def settle(self, now: float) -> None:
         """Let everything be readable whose answer has begun."""
-        for visible, prefix, until, seconds in [item for item in self.later if item[0] <= now]:
-            self.kept[prefix] = max(self.kept.get(prefix, (0.0, 0.0)), (until, seconds))
-            self.later.remove((visible, prefix, until, seconds))
+        for visible, prefix, until, seconds in self.later:
+            if visible <= now:
+                self.kept[prefix] = max(self.kept.get(prefix, (0.0, 0.0)), (until, seconds))
+        self.later = [item for item in self.later if item[0] > now]
+
+
+def _chained(before: bytes, name: str) -> bytes:
+    return blake2b(before + b"\0" + name.encode(), digest_size=16).digest()
 
 
 @dataclass

@@ -554,7 +554,8 @@ class _Session:
         doubted = bool(before and same and is_written and before.kept and read > before.kept * 1.5 + LEAST_LOST)
         if doubted and before and not before.doubted:
             kept = min(kept, before.kept + kept - read)
-        insort(self._levels, (kept, call.number))
+        if end := kept if is_written else prompt:
+            insort(self._levels, (end, call.number))
         return _Left(call, prompt, kept, lasting, is_written, doubted)
 
     def _is_aside(self, i: int, call: RecordedCall, before: _Left) -> bool:

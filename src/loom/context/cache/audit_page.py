@@ -52,7 +52,7 @@ def audit_page(audit: Audit, *, title: str = "What the prompt cache did") -> str
     charted = sorted(audit.sessions, key=lambda session: (-session.lost, -session.prompt))[:CHARTS]
     parts = [f"<h1>{escape(title)}</h1>", sums_list(audit), causes_table(audit)]
     if len(audit.sessions) > 1:
-        parts += ["<h2>Sessions</h2>", sessions_table(audit.sessions)]
+        parts += ["<h2>Sessions</h2>", sessions_table(audit.sessions, linked=charted)]
     if len(charted) < len(audit.sessions):
         parts.append(f"<p>The {len(charted)} sessions that lost most are drawn below.</p>")
     parts += [session_section(session) for session in charted]
@@ -107,9 +107,10 @@ def causes_table(audit: Audit) -> str:
     return f'<div class="wide"><table>{head}{rows}</table></div>'
 
 
-def sessions_table(sessions: Sequence[AuditedSession]) -> str:
-    """One row for each session."""
+def sessions_table(sessions: Sequence[AuditedSession], *, linked: Sequence[AuditedSession] = ()) -> str:
+    """One row for each session, with a link to the section of those that have one on the page."""
     rows: list[str] = []
+    sections = {anchor(session) for session in linked}
     for session in sessions:
         share = "not reported" if session.read_share is None else f"{session.read_share:.1%}"
         figures = (
@@ -120,8 +121,9 @@ def sessions_table(sessions: Sequence[AuditedSession]) -> str:
             f"{session.lost:,}",
         )
         cells = "".join(f'<td class="n">{escape(figure)}</td>' for figure in figures)
-        link = f'<a href="#{anchor(session)}">{escape(name_of(session))}</a>'
-        rows.append(f'<tr><td>{link}</td>{cells}<td class="n">{dollars(session.lost_usd)}</td></tr>')
+        name, section = escape(name_of(session)), anchor(session)
+        name = f'<a href="#{section}">{name}</a>' if section in sections else name
+        rows.append(f'<tr><td>{name}</td>{cells}<td class="n">{dollars(session.lost_usd)}</td></tr>')
     names = ("requests", "read", "cost", "collapses", "tokens lost", "paid for it")
     head = "".join(f'<th class="n">{name}</th>' for name in names)
     return f'<div class="wide"><table><tr><th>session</th>{head}</tr>{"".join(rows)}</table></div>'
