@@ -8,6 +8,13 @@ from loom.catalog import CacheRules as CacheRules
 from loom.catalog import Catalog as Catalog
 from loom.catalog import ModelInfo as ModelInfo
 from loom.catalog import find_model as find_model
+from loom.context.cache.audit import Audit as Audit
+from loom.context.cache.audit import AuditedCall as AuditedCall
+from loom.context.cache.audit import AuditedGroup as AuditedGroup
+from loom.context.cache.audit import AuditedSession as AuditedSession
+from loom.context.cache.audit import Collapse as Collapse
+from loom.context.cache.audit import CollapseSum as CollapseSum
+from loom.context.cache.audit import audit as audit
 from loom.context.cache.diagnose import Finding as Finding
 from loom.context.cache.explain import Explanation as Explanation
 from loom.context.cache.explain import explain as explain

@@ -1,11 +1,13 @@
 """`loom cache`, through the installed command."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
 from loom import Context, Message, StringEntry, render
 from tests.commands import LOOM, run_loom
+from tests.traces import claude
 
 
 def loom(*args, code=0):
@@ -117,3 +119,90 @@ def test_help_and_version():
     assert "cache" in loom("--help").stdout
     assert loom("--version").stdout.startswith("loom 0.")
     assert {"plan", "explain", "simulate"} <= set(loom("cache", "--help").stdout.split())
+
+
+# `loom cache audit`: transcripts of other programs.
+
+
+def transcript(path, *calls, session="s1"):
+    """A transcript of Claude Code; each call is minutes, tokens read and tokens written for five minutes."""
+    lines, last = [], None
+    for n, (minutes, read, written) in enumerate(calls):
+        question = claude.user(f"{session}u{n}", last, f"question {n}")
+        answer = claude.assistant(
+            f"{session}a{n}", question["uuid"], f"answer {n}", usage=claude.used(9, 50, read, written)
+        )
+        last = answer["uuid"]
+        at = datetime.fromtimestamp(1_790_000_000 + 60 * minutes, UTC).isoformat()
+        lines += [{**line, "timestamp": at, "sessionId": session} for line in (question, answer)]
+    path.write_text(claude.text_of(*lines), encoding="utf-8")
+    return lines
+
+
+LOST = ((0, 0, 50_000), (1, 50_000, 900), (20, 0, 52_000), (21, 52_000, 400))
+
+
+def test_audit(tmp_path):
+    transcript(tmp_path / "one.jsonl", *LOST)
+    transcript(tmp_path / "two.jsonl", (0, 0, 9_000), (1, 9_000, 500), session="s2")
+    out = loom("cache", "audit", tmp_path).stdout
+    assert "6 requests in 2 sessions" in out
+    assert "idle: 50,900 tokens lost, $" in out
+    assert "19 min passed, and what was written is kept for 5 min" in out
+    assert "with no collapse: $" in out
+    found = json.loads(loom("cache", "audit", tmp_path / "*.jsonl", "--json").stdout)
+    assert (found["requests"], found["lost"]) == (6, 50_900)
+    assert found["by_cause"]["idle"]["collapses"] == 1
+    assert found["usd_without_collapse"] == pytest.approx(found["usd"] - found["lost_usd"])
+    longest = max((session["calls"] for session in found["sessions"]), key=len)
+    assert [call["collapse"] is None for call in longest] == [True, True, False, True]
+
+
+def test_audit_of_a_pipe(tmp_path):
+    transcript(tmp_path / "one.jsonl", *LOST)
+    text = (tmp_path / "one.jsonl").read_text()
+    done = run_loom([LOOM, "cache", "audit", "-", "--json"], input=text)
+    assert json.loads(done.stdout)["lost"] == 50_900
+
+
+def test_audit_as_a_page(tmp_path):
+    transcript(tmp_path / "one.jsonl", *LOST)
+    page = tmp_path / "page.html"
+    done = loom("cache", "audit", tmp_path / "one.jsonl", "--html", page)
+    assert (done.stdout, str(page) in done.stderr) == ("", True)
+    assert page.read_text(encoding="utf-8").count("<g>") == 4
+    loom("cache", "audit", tmp_path / "one.jsonl", "--html", tmp_path / "no" / "page.html", code=2)
+
+
+def test_audit_of_a_broken_file(tmp_path):
+    """A broken line, one of 20 MB, line ends of Windows, a byte order mark, deep nesting, a last line half written."""
+    lines = [json.dumps(line) for line in transcript(tmp_path / "one.jsonl", *LOST)]
+    long = json.dumps({"type": "attachment", "uuid": "x", "sessionId": "s1", "text": "x" * 20_000_000})
+    deep = '{"type": "user", "uuid": "d", "message": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    text = "\r\n".join(["\ufeff" + lines[0], "{broken", long, deep, *lines[1:], '{"type": "assistant", "uu'])
+    (tmp_path / "one.jsonl").write_bytes(text.encode())
+    out = loom("cache", "audit", tmp_path).stdout
+    assert "idle: 50,900 tokens lost" in out
+    assert out.count("1 line left out: broken: ") == 2
+    assert "1 line left out: unfinished: " in out
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "cannot be read"), ("", "no conversation"), ("hello", "no conversation"), ("[1]", "no conversation")],
+)
+def test_a_file_without_sessions_is_refused_in_one_line(tmp_path, content, message):
+    path = tmp_path / "x.jsonl"
+    if content is not None:
+        path.write_text(content)
+    done = loom("cache", "audit", path, code=2)
+    assert message in done.stderr
+    assert str(path) in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_folder_without_sessions_is_refused(tmp_path):
+    (tmp_path / "package.json").write_text('{"name": "x"}')
+    error = loom("cache", "audit", tmp_path, code=2).stderr
+    assert "no call of a model with usage was found" in error
+    assert "package.json" in error

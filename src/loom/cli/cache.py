@@ -16,12 +16,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from loom.cli.output import Json, console, plain, print_json
+from loom.cli.output import Json, console, echo, plain, print_json, progress_bar, write_file
 from loom.context.cache.diagnose import Finding
 from loom.context.cache.explain import Explanation
 from loom.context.cache.plan import CachePlan
 from loom.context.cache.simulate import Simulation, Step
 from loom.core.window import Block, RequestBlocks
+from loom.errors import UsageError
 
 app = typer.Typer(
     help="Check what the prompt cache does with requests, before and after they are sent.", no_args_is_help=True
@@ -114,6 +115,41 @@ def simulate(
         read, input = sum(u.cache_read for u in billed), sum(u.input for u in billed)
         views.append(Text(f"Billed, as recorded: {read:,} of {input:,} tokens read from the cache."))
     console().print(Group(*views))
+
+
+@app.command()
+def audit(
+    paths: Annotated[
+        list[str],
+        typer.Argument(help="Transcripts of Claude Code, Codex and others: files, folders, patterns, or - for a pipe."),
+    ],
+    html: Annotated[
+        Path | None, typer.Option(help="Write the audit as one HTML page with charts to this file.")
+    ] = None,
+    all: Annotated[bool, typer.Option("--all", help="Show every session and every collapse.")] = False,
+    json: Json = False,
+) -> None:
+    """Say what the cache did in recorded sessions, from usage alone: reads, cost, every collapse and its cause."""
+    from loom.cli.audit import audit_view, whole_progress
+    from loom.context.cache.audit import audit_transcripts
+    from loom.context.cache.audit_page import audit_page
+    from loom.traces.reader import read_transcripts
+
+    with progress_bar("reading") as show:
+        found = audit_transcripts(read_transcripts(paths, progress=whole_progress(paths, show)))
+    if not found.sessions:
+        reasons = [f"{path}: {reason}" for path, reason in found.unread.items()]
+        raise UsageError(
+            f"no call of a model with usage was found in {', '.join(paths)}; give transcripts, such as the folder "
+            f"projects of Claude Code or sessions of Codex" + (f" ({reasons[0]})" if reasons else "")
+        )
+    if html is not None:
+        write_file(html, audit_page(found))
+        echo(f"written to {html}", err=True)
+    if json:
+        print_json(found.to_dict())
+    elif html is None:
+        console().print(audit_view(found, all=all))
 
 
 def _load(path: Path) -> dict[str, Any]:
