@@ -31,6 +31,20 @@ def test_add_search_facts_stats_forget(loom):
     assert json.loads(loom("stats", "--json").stdout)["L1"] == 0
 
 
+def test_a_name_that_is_almost_right_is_pointed_out_to_the_operator(loom):
+    loom("add", "I live in Oslo.", "--user", "alice")
+    loom("add", "I live in Rome.", "--user", "bob")
+    asked = loom("search", "where do I live?", "--user", "Alice ").stdout
+    assert "nothing is stored for user 'Alice '; did you mean 'alice' (" in " ".join(asked.split())
+    assert "bob" not in asked
+    for command in ("facts", "standing", "show", "stats"):
+        assert "did you mean 'alice'" in loom(command, "--user", "alicd").stdout
+    found = json.loads(loom("search", "where do I live?", "--user", "ALICE", "--json").stdout)
+    assert [one["user_id"] for one in found["similar_users"]] == ["alice"]
+    assert found["similar_users"][0]["records"] > 0
+    assert "did you mean" not in loom("search", "where do I live?", "--user", "alice").stdout
+
+
 def test_export_and_import(loom, tmp_path):
     loom("add", "I live in Oslo.")
     loom("export", "--to", tmp_path / "me.jsonl")

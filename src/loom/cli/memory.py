@@ -7,7 +7,7 @@ import signal
 import stat
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -231,6 +231,30 @@ def _opened(
         yield memory
 
 
+def _similar(url: str, user: str) -> list[dict[str, str | int]]:
+    """The users with almost this name, if nothing is stored for this one.
+
+    Only operators have the command line of a store, and they may see its users.
+    """
+    from loom.admin.maintenance import similar_users
+    from loom.core.scope import Scope
+    from loom.engine.urls import Opening, store_at
+
+    async def find() -> list[dict[str, str | int]]:
+        async with aclosing(store_at(url, Opening(makes=False))) as store:
+            scope = Scope(user_id=user)
+            return [] if await store.count(scope) else [one._asdict() for one in await similar_users(store, scope)]
+
+    return anyio.run(find)
+
+
+def _print_similar(url: str, user: str) -> None:
+    found = _similar(url, user)
+    if found:
+        names = ", ".join(f"{one['user_id']!r} ({one['records']:,} records)" for one in found)
+        _print_notes((f"nothing is stored for user {user!r}; did you mean {names}?",))
+
+
 def _print_notes(notes: Iterable[str]) -> None:
     for note in notes:
         console().print(Text(f"! {note}", style="yellow"))
@@ -284,7 +308,8 @@ def search(
         hits = [
             {"id": h.item.id, "kind": h.item.kind, "text": h.item.text, "score": h.score, "why": h.why} for h in found
         ]
-        print_json({"hits": hits, "searched": found.searched, "notes": found.notes})
+        similar = _similar(url, user) if found.searched == 0 else ()
+        print_json({"hits": hits, "searched": found.searched, "notes": found.notes, "similar_users": similar})
         return
     for hit in found:
         why = ", ".join(f"{name} {value:.2f}" for name, value in hit.why.items())
@@ -292,6 +317,8 @@ def search(
     if not found.hits:
         console().print(Text(f"nothing found among the {found.searched} records of {user}"))
     _print_notes(found.notes)
+    if found.searched == 0:
+        _print_similar(url, user)
 
 
 @app.command()
@@ -312,6 +339,7 @@ def facts(
         print_listed(fact.id, fact.text, f"true {true}; believed {believed}")
     if not found:
         console().print(Text(f"no facts are known of {user}"))
+        _print_similar(url, user)
 
 
 def _days(start: datetime | None, end: datetime | None) -> str:
@@ -337,6 +365,8 @@ def show(
         return
     out = console()
     out.print(Text(str(found) or f"nothing is known of {user}"))
+    if not str(found):
+        _print_similar(url, user)
     if not id and found.standing.left_out:
         left = len(found.standing.left_out)
         _print_notes((f"{left} more standing instructions are not shown: they do not fit into the token limit",))
@@ -365,6 +395,7 @@ def standing(url: Url = DEFAULT, user: User = "me", json: Json = False) -> None:
         print_listed(item.id, item.text, f"waiting since {item.since:%Y-%m-%d}: {hint}")
     if not (found.items or found.left_out or found.unconfirmed):
         console().print(Text(f"{user} has no standing instructions"))
+        _print_similar(url, user)
 
 
 @app.command()
@@ -411,6 +442,8 @@ def stats(url: Url = DEFAULT, user: User = "me", embedder: Embedder = None, json
         table.add_row(name, f"{count:,}")
     console().print(table)
     console().print(Text(note))
+    if not any(found.values()):
+        _print_similar(url, user)
 
 
 @app.command()
