@@ -399,6 +399,38 @@ def standing(url: Url = DEFAULT, user: User = "me", json: Json = False) -> None:
 
 
 @app.command()
+def history(
+    block: Annotated[
+        str | None, typer.Argument(help="A pinned block; without it, the standing instructions are shown.")
+    ] = None,
+    url: Url = DEFAULT,
+    user: User = "me",
+    json: Json = False,
+) -> None:
+    """Show who changed a pinned block, or the standing instructions, when and how, as diffs."""
+    with _opened(url) as memory:
+        found = memory.standing_history(user_id=user)[::-1] if block is None else [_block_history(memory, block, user)]
+    if json:
+        shown = [
+            {"name": one.name, "versions": [{**plain(version), "diff": one.diff(version.number)} for version in one]}
+            for one in found
+        ]
+        print_json(shown if block is None else shown[0])
+        return
+    console().print(Text("\n\n".join(str(one) for one in found) or f"{user} has no standing instructions"))
+    if not found:
+        _print_similar(url, user)
+
+
+def _block_history(memory: Any, name: str, user: str) -> Any:
+    try:
+        return memory.block_history(name, user_id=user)
+    except NotFound:
+        names = ", ".join(repr(block.name) for block in memory.blocks(user_id=user)) or "none"
+        raise NotFound(f"user {user!r} has no block {name!r}; the blocks are: {names}") from None
+
+
+@app.command()
 def confirm(
     id: Annotated[str, typer.Argument(help="A waiting instruction; `standing` lists them.")],
     url: Url = DEFAULT,

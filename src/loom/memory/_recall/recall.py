@@ -39,7 +39,7 @@ from loom.memory._recall.rank import (
     without_names,
 )
 from loom.memory._recall.search import add_hops, asks_about_last_time, latest_episodes, search_hybrid, without_questions
-from loom.memory._shared import POSITION, EmbedderBinding, every, is_candidate
+from loom.memory._shared import ARE_CURRENT, POSITION, EmbedderBinding, every, is_candidate
 from loom.memory._upkeep.summaries import ARE_EPISODES, is_summary
 from loom.memory.config import MemoryLayerConfig
 from loom.memory.results import Recalled
@@ -447,7 +447,7 @@ async def why_empty(store: MemoryStore, scope: Scope, held: int, chosen: Filter 
         fitting = await store.count(scope, where=chosen)
         among = f"the {fitting:,} that fit the filter" if fitting else "them, because none fits the filter"
         return (f"{_owner(scope)} has {searched}; nothing like this is among {among}",)
-    blocks = held - sum(kinds.values())
+    blocks = await store.count(scope, where=And(Eq("kind", "block"), ARE_CURRENT)) if held > sum(kinds.values()) else 0
     pinned = f"; {_number(blocks, 'block')} {_are(blocks)} not searched" if blocks else ""
     return (f"nothing like this is among the records of {_owner(scope)}: {searched}{pinned}",)
 
