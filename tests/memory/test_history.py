@@ -56,7 +56,7 @@ async def test_the_number_of_a_version_is_that_of_the_block(memory, clock):
     await edited(memory, clock, "a", "b", "b", "c")
     history = await memory.block_history("persona", user_id="ann")
     (block,) = await memory.blocks(user_id="ann")
-    assert [(v.number, v.text) for v in history] == [(1, "a"), (3, "b"), (4, "c")], "the same text again is no change"
+    assert [(v.number, v.text) for v in history] == [(1, "a"), (3, "b"), (4, "c")], "the same text again changes nothing"
     assert block.version == 4
 
 
@@ -172,7 +172,7 @@ async def test_an_import_that_replaces_a_block_keeps_the_text_it_replaced(memory
     assert {"a", "mine"} <= set(texts)
 
 
-async def test_a_version_in_a_file_that_is_far_too_high_is_no_trap(memory, clock):
+async def test_a_version_in_a_file_that_is_far_too_high_does_no_harm(memory, clock):
     await edited(memory, clock, "a")
     lines = [line async for line in memory.export(user_id="ann")]
     lines[-1] = json.dumps({**json.loads(lines[-1]), "version": 10**12})
