@@ -69,11 +69,11 @@ async def test_a_recall_that_finds_nothing_says_what_it_searched(memory):
     await memory.set_block("persona", "A sailor.", user_id="words")
     found = await memory.recall("boat", user_id="words", where={"topic": "cars"})
     assert found.notes == (
-        "user 'words' has 2 episodes, 1 fact; nothing like this is among them, because none fits the filter",
+        "user 'words' has 2 episodes, 1 fact; nothing like this is among them: none fits the filter",
     )
     assert found.searched == 4
     found = await memory.recall("boat", user_id="words", layers=[Layer.L1], min_score=9.0)
-    assert found.notes == ("user 'words' has 2 episodes, 1 fact; nothing like this is among the 2 that fit the filter",)
+    assert found.notes == ("user 'words' has 2 episodes, 1 fact; nothing like this is among what fits the filter",)
     found = await memory.recall("boat", user_id="words", min_score=9.0)
     assert found.notes == (
         "nothing like this is among the records of user 'words': 2 episodes, 1 fact; 1 block is not searched",

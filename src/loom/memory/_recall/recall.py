@@ -441,15 +441,17 @@ async def why_empty(store: MemoryStore, scope: Scope, held: int, chosen: Filter 
         elsewhere = await store.count(scope.for_user()) if scope.session_id else 0
         rest = f"; {_number(elsewhere, 'record')} of this user {_are(elsewhere)} outside it" if elsewhere else ""
         return (f"nothing is stored for {_owner(scope)}{rest}",)
-    kinds = {kind: await store.count(scope, where=Eq("kind", kind)) for kind in ("episode", "fact")}
-    searched = ", ".join(_number(count, kind) for kind, count in kinds.items())
+    # Stores keep facts and blocks apart from episodes, of which there are many more: those are not counted one by one.
+    facts, blocks = [await store.count(scope, where=Eq("kind", kind)) for kind in ("fact", "block")]
+    searched = f"{_number(held - facts - blocks, 'episode')}, {_number(facts, 'fact')}"
     if chosen is not None:
-        fitting = await store.count(scope, where=chosen)
-        among = f"the {fitting:,} that fit the filter" if fitting else "them, because none fits the filter"
+        among = (
+            "what fits the filter" if await store.list(scope, where=chosen, limit=1) else "them: none fits the filter"
+        )
         return (f"{_owner(scope)} has {searched}; nothing like this is among {among}",)
-    blocks = await store.count(scope, where=And(Eq("kind", "block"), ARE_CURRENT)) if held > sum(kinds.values()) else 0
-    pinned = f"; {_number(blocks, 'block')} {_are(blocks)} not searched" if blocks else ""
-    return (f"nothing like this is among the records of {_owner(scope)}: {searched}{pinned}",)
+    pinned = await store.count(scope, where=And(Eq("kind", "block"), ARE_CURRENT)) if blocks else 0
+    rest = f"; {_number(pinned, 'block')} {_are(pinned)} not searched" if pinned else ""
+    return (f"nothing like this is among the records of {_owner(scope)}: {searched}{rest}",)
 
 
 def _owner(scope: Scope) -> str:
