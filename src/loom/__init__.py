@@ -56,6 +56,7 @@ _TABLE = """
     loom.knowledge.vector: VectorKnowledgeBase
     loom.memory._editing: RecordKind
     loom.memory._facts.instructions: Instructed Profile Standing StandingItem Unconfirmed
+    loom.memory._history: TextHistory TextVersion
     loom.memory._upkeep.explain: EventKind Explained Timeline TimelineEvent
     loom.memory._write.extract_llm: LlmExtractor
     loom.memory._write.ingest: Utterance

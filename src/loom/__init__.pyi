@@ -187,6 +187,8 @@ from loom.memory._facts.instructions import Profile as Profile
 from loom.memory._facts.instructions import Standing as Standing
 from loom.memory._facts.instructions import StandingItem as StandingItem
 from loom.memory._facts.instructions import Unconfirmed as Unconfirmed
+from loom.memory._history import TextHistory as TextHistory
+from loom.memory._history import TextVersion as TextVersion
 from loom.memory._upkeep.explain import EventKind as EventKind
 from loom.memory._upkeep.explain import Explained as Explained
 from loom.memory._upkeep.explain import Timeline as Timeline

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from loom import open_memory_sync
 from tests.commands import LOOM, run_loom
 
 
@@ -29,6 +30,40 @@ def test_add_search_facts_stats_forget(loom):
     assert json.loads(loom("stats", "--json").stdout)["L1"] == 2
     assert "removed" in loom("forget", "--yes").stdout
     assert json.loads(loom("stats", "--json").stdout)["L1"] == 0
+
+
+def test_a_name_that_is_almost_right_is_pointed_out_to_the_operator(loom):
+    loom("add", "I live in Oslo.", "--user", "alice")
+    loom("add", "I live in Rome.", "--user", "bob")
+    asked = loom("search", "where do I live?", "--user", "Alice ").stdout
+    assert "nothing is stored for user 'Alice '; did you mean 'alice' (" in " ".join(asked.split())
+    assert "bob" not in asked
+    for command in ("facts", "standing", "show", "stats"):
+        assert "did you mean 'alice'" in loom(command, "--user", "alicd").stdout
+    found = json.loads(loom("search", "where do I live?", "--user", "ALICE", "--json").stdout)
+    assert [one["user_id"] for one in found["similar_users"]] == ["alice"]
+    assert found["similar_users"][0]["records"] > 0
+    assert "did you mean" not in loom("search", "where do I live?", "--user", "alice").stdout
+
+
+def test_history_shows_diffs_of_blocks_and_instructions(loom, tmp_path):
+    with open_memory_sync(f"sqlite:{tmp_path}/m.db", embedder="hash") as memory:
+        memory.set_block("persona", "Likes tea.\nLives in Oslo.", user_id="me")
+        memory.set_block("persona", "Likes tea.\nLives in \x1b[31mRome.", user_id="me", origin="assistant")
+        memory.instruct("Always answer in French.", user_id="me")
+        memory.instruct("Always answer in German.", user_id="me")
+    shown = loom("history", "persona").stdout
+    assert "-Lives in Oslo." in shown
+    assert "by assistant" in shown
+    assert "\x1b" not in shown
+    found = json.loads(loom("history", "persona", "--json").stdout)
+    assert [version["number"] for version in found["versions"]] == [1, 2]
+    assert "-Lives in Oslo." in found["versions"][1]["diff"]
+    assert "+Always answer in German" in loom("history").stdout
+    (told,) = json.loads(loom("history", "--json").stdout)
+    assert [version["text"] for version in told["versions"]] == ["Always answer in French", "Always answer in German"]
+    assert "the blocks are: 'persona'" in loom("history", "other", code=2).stderr
+    assert "has no standing instructions" in loom("history", "--user", "ann").stdout
 
 
 def test_export_and_import(loom, tmp_path):

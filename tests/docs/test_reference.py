@@ -26,7 +26,20 @@ REFERENCE = ROOT / "docs/reference"
 GROUPS = {
     "cache": ("plan", "explain", "simulate"),
     "memory": (
-        *("add", "search", "facts", "show", "standing", "confirm", "reject", "stats", "forget", "export", "import"),
+        *(
+            "add",
+            "search",
+            "facts",
+            "show",
+            "standing",
+            "history",
+            "confirm",
+            "reject",
+            "stats",
+            "forget",
+            "export",
+            "import",
+        ),
         *("reembed", "work"),
     ),
     "store": ("init", "sweep", "verify", "copy"),

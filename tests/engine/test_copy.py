@@ -8,7 +8,7 @@ from datetime import timedelta
 import anyio
 import pytest
 
-from loom.admin.copy import PAGE, compare_user, copy_store, copy_user
+from loom.admin.copy import PAGE, compare_user, copy_places, copy_store, copy_user
 from loom.admin.maintenance import verify_store
 from loom.core.record import Layer
 from loom.core.scope import Scope
@@ -258,3 +258,16 @@ async def test_what_is_forgotten_while_it_is_copied_is_not_in_the_copy():
     assert late > 10
     assert outcomes[:late] == [good] * late
     assert len(outcomes) - late <= 3  # behind the look: open_jobs, before and after it
+
+
+async def test_a_copy_has_the_old_texts_of_blocks(tmp_path):
+    places = [f"sqlite:{tmp_path}/{name}.db" for name in ("from", "to")]
+    async with open_memory(places[0], embedder="hash") as memory:
+        for text in ("a", "b", "c"):
+            await memory.set_block("persona", text, user_id="ann")
+        before = await memory.block_history("persona", user_id="ann")
+    await copy_places(*places)
+    async with open_memory(places[1], embedder="hash") as memory:
+        assert await memory.block_history("persona", user_id="ann") == before
+        await memory.set_block("persona", "d", user_id="ann")
+        assert [v.number for v in await memory.block_history("persona", user_id="ann")] == [1, 2, 3, 4]

@@ -2,8 +2,11 @@
 
 import pytest
 
+from loom.core.record import Layer
 from loom.engine import open_memory
-from loom.errors import UsageError
+from loom.errors import NotFound, UsageError
+from loom.stores.inmemory import InMemoryStore
+from loom.wrappers.delegating import DelegatingStore
 
 pytestmark = pytest.mark.anyio
 
@@ -57,7 +60,71 @@ async def test_session_episodes_do_not_come_back_below_the_threshold(memory):
 async def test_an_empty_scope_says_so(memory):
     assert (await memory.recall("anything", user_id="v")).notes == ("nothing is stored for user 'v'",)
     found = await memory.recall("anything", user_id="u", session_id="s")
-    assert found.notes == ("nothing is stored for user 'u' in session 's'",)
+    assert found.notes == ("nothing is stored for user 'u' in session 's'; 5 records of this user are outside it",)
+
+
+async def test_a_recall_that_finds_nothing_says_what_it_searched(memory):
+    await memory.assert_fact("Anna", "likes", "tea", user_id="words")
+    await memory.remember(["The boat is red.", "We sailed."], user_id="words")
+    await memory.set_block("persona", "A sailor.", user_id="words")
+    found = await memory.recall("boat", user_id="words", where={"topic": "cars"})
+    assert found.notes == (
+        "user 'words' has 2 episodes, 1 fact; nothing like this is among them: none fits the filter",
+    )
+    assert found.searched == 4
+    found = await memory.recall("boat", user_id="words", layers=[Layer.L1], min_score=9.0)
+    assert found.notes == ("user 'words' has 2 episodes, 1 fact; nothing like this is among what fits the filter",)
+    found = await memory.recall("boat", user_id="words", min_score=9.0)
+    assert found.notes == (
+        "nothing like this is among the records of user 'words': 2 episodes, 1 fact; 1 block is not searched",
+    )
+    found = await memory.recall("boat", user_id="words", budget=0)
+    assert not found.hits
+    assert found.notes[0].endswith("did not fit into 0 tokens")
+    assert not any("nothing like" in note for note in found.notes)
+
+
+class _Counting(DelegatingStore):
+    """Counts the calls that count records."""
+
+    counted = 0
+
+    async def count(self, scope, *, where=None):
+        self.counted += 1
+        return await super().count(scope, where=where)
+
+
+async def test_records_are_counted_only_where_nothing_like_the_question_is_found():
+    store = _Counting(InMemoryStore())
+    async with open_memory(store, embedder="hash") as memory:
+        await memory.remember(TOLD, user_id="u")
+        store.counted = 0
+        assert (await memory.recall(OWN[0], user_id="u")).hits
+        assert store.counted == 0
+        assert (await memory.recall(FOREIGN[0], user_id="u")).searched == len(TOLD)
+        assert store.counted == 1
+
+
+async def _everything_said(neighbours):
+    """All that the calls for one user say, on a store with these other users."""
+    said = []
+    async with open_memory("inmemory", embedder="hash") as memory:
+        for name in neighbours:
+            await memory.remember(TOLD, user_id=name)
+        for name in ("Alice ", "alise"):
+            found = await memory.recall("tea", user_id=name)
+            said += [found.notes, found.problems, found.searched, str(found), found.confidence]
+            said += [(await memory.stats(user_id=name)), str(await memory.profile(user_id=name))]
+            for call in (memory.explain, memory.reject, memory.promote):
+                with pytest.raises(NotFound) as failed:
+                    await call("unknown", user_id=name)
+                said.append(str(failed.value))
+    return said
+
+
+async def test_a_user_never_learns_which_other_users_there_are():
+    alone, among = await _everything_said(["bob"]), await _everything_said(["alice", "ALICE", "alic"])
+    assert alone == among
 
 
 async def test_a_confidence_is_from_0_to_1(memory):

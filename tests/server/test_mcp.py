@@ -15,6 +15,7 @@ from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.shared.exceptions import MCPError
 from mcp.shared.memory import create_client_server_memory_streams
+from mcp_types import ResourceTemplateReference
 
 from loom import Agent, CompactionConfig, Retain, open_checkpoints, open_memory
 from loom.server.mcp import TOOLS, MemoryDoor, mcp_server
@@ -199,6 +200,20 @@ async def test_conversations_and_what_a_compaction_replaced_are_shown(tmp_path: 
         assert "Message number 5" in text
         assert "no conversation" in await refused(client, "history", session="other")
         assert "no compaction" in await refused(client, "history", session="talk", compaction="zzz")
+
+
+async def test_the_profile_is_a_prompt_and_names_are_completed(memory) -> None:
+    async with connected(MemoryDoor(memory, user_id="ann")) as session:
+        assert "Nothing is known" in (await session.get_prompt("profile")).messages[0].content.text
+        for name in ("plan", "place", "other"):
+            await call(session, "block", name=name, text=f"The {name}.")
+        assert [prompt.name for prompt in (await session.list_prompts()).prompts] == ["profile"]
+        assert "The plan." in (await session.get_prompt("profile")).messages[0].content.text
+        ref = ResourceTemplateReference(type="ref/resource", uri="loom://blocks/{name}")
+        found = await session.complete(ref, {"name": "name", "value": "pl"})
+        assert sorted(found.completion.values) == ["place", "plan"]
+        with pytest.raises(MCPError, match="there is no prompt"):
+            await session.get_prompt("other")
 
 
 async def test_wrong_arguments_are_answered_with_what_is_wrong(memory) -> None:

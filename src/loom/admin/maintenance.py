@@ -1,10 +1,12 @@
-"""Maintenance of stores: initialise, verify, sweep, and erase a person."""
+"""Maintenance of stores: initialise, verify, sweep, find users with similar names, and erase a person."""
 
 from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from itertools import takewhile
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+from unicodedata import normalize
 from urllib.parse import urlsplit
 
 from loom.admin.doctor import labels_of
@@ -12,7 +14,7 @@ from loom.core.record import Erasure, Receipt, StoreReceipt
 from loom.core.scope import Scope
 from loom.engine.open import open_checkpoints, open_memory
 from loom.engine.urls import Opening, check_is_there, index_at, places_of, sessions_place, store_at
-from loom.protocols.memory_store import HasParts, IndexDifference, MemoryStore, Scrubs, Sweeps
+from loom.protocols.memory_store import HasParts, IndexDifference, ListsUsers, MemoryStore, Scrubs, Sweeps
 
 NOTHING = "nothing to verify: it keeps no index beside its records that could differ from them"
 
@@ -54,6 +56,62 @@ async def verify_store(store: MemoryStore, *, repair: bool = False, part: str = 
         difference = await store.verify(repair=repair) if verifies else None
         found.append(Verified(part or "store", type(store).__name__, difference))
     return tuple(found)
+
+
+# Users whose names are almost the one that was asked for.
+
+SIMILAR: Final = 5
+"""How many users similar_users() returns at most."""
+_PAGE: Final = 1000
+_LOOKED_AT: Final = 100_000
+"""Users that are compared; a hint is not worth reading more."""
+_SHORT: Final = 3
+"""Names of fewer letters have nothing in common where one letter differs."""
+
+
+class SimilarUser(NamedTuple):
+    """A user whose name is almost another, and how many records they have."""
+
+    user_id: str
+    records: int
+
+
+async def similar_users(store: MemoryStore, user: Scope) -> tuple[SimilarUser, ...]:
+    """Users of the same namespace whose names differ from this one only in case, spaces or one letter.
+
+    This is for operators, who may see the users of a store. Never show its result to one of the users. Names that
+    differ in case and spaces come first.
+    """
+    if not isinstance(store, ListsUsers):
+        return ()
+    found = list[tuple[bool, str]]()
+    wanted, looked, after = _folded(user.user_id), 0, Scope(user.namespace, "\1")
+    while looked < _LOOKED_AT:
+        page = await store.users(after=after, limit=_PAGE)
+        for other in (scope for scope in page if scope.namespace == user.namespace and scope.user_id != user.user_id):
+            folded = _folded(other.user_id)
+            if folded == wanted or (len(wanted) >= _SHORT and _is_one_edit_away(folded, wanted)):
+                found.append((folded != wanted, other.user_id))
+        if len(page) < _PAGE or page[-1].namespace != user.namespace:
+            break
+        looked, after = looked + len(page), page[-1]
+    scopes = [Scope(user.namespace, name) for _, name in sorted(found)[:SIMILAR]]
+    return tuple([SimilarUser(scope.user_id, await store.count(scope)) for scope in scopes])
+
+
+def _folded(name: str) -> str:
+    return "".join(normalize("NFKC", name).casefold().split())
+
+
+def _is_one_edit_away(one: str, other: str) -> bool:
+    """Whether one letter more, less or other, or two that changed places, make one name from the other."""
+    if abs(len(one) - len(other)) > 1:
+        return False
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    first, second = one[same:], other[same:]
+    if first[:2] == second[:2][::-1] and first[2:] == second[2:]:
+        return True
+    return first[1:] == second[1:] or first[1:] == second or first == second[1:]
 
 
 # Sweeping a store: no bytes of what was forgotten stay in its files.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -263,6 +263,30 @@ def _opened(
         yield memory
 
 
+def _similar(url: str, user: str) -> list[dict[str, str | int]]:
+    """The users with almost this name, if nothing is stored for this one.
+
+    Only operators have the command line of a store, and they may see its users.
+    """
+    from loom.admin.maintenance import similar_users
+    from loom.core.scope import Scope
+    from loom.engine.urls import Opening, store_at
+
+    async def find() -> list[dict[str, str | int]]:
+        async with aclosing(store_at(url, Opening(makes=False))) as store:
+            scope = Scope(user_id=user)
+            return [] if await store.count(scope) else [one._asdict() for one in await similar_users(store, scope)]
+
+    return anyio.run(find)
+
+
+def _print_similar(url: str, user: str) -> None:
+    found = _similar(url, user)
+    if found:
+        names = ", ".join(f"{one['user_id']!r} ({one['records']:,} records)" for one in found)
+        _print_notes((f"nothing is stored for user {user!r}; did you mean {names}?",))
+
+
 def _print_notes(notes: Iterable[str]) -> None:
     for note in notes:
         console().print(Text(f"! {note}", style="yellow"))
@@ -316,7 +340,8 @@ def search(
         hits = [
             {"id": h.item.id, "kind": h.item.kind, "text": h.item.text, "score": h.score, "why": h.why} for h in found
         ]
-        print_json({"hits": hits, "searched": found.searched, "notes": found.notes})
+        similar = _similar(url, user) if found.searched == 0 else ()
+        print_json({"hits": hits, "searched": found.searched, "notes": found.notes, "similar_users": similar})
         return
     for hit in found:
         why = ", ".join(f"{name} {value:.2f}" for name, value in hit.why.items())
@@ -324,6 +349,8 @@ def search(
     if not found.hits:
         console().print(Text(f"nothing found among the {found.searched} records of {user}"))
     _print_notes(found.notes)
+    if found.searched == 0:
+        _print_similar(url, user)
 
 
 @app.command()
@@ -344,6 +371,7 @@ def facts(
         print_listed(fact.id, fact.text, f"true {true}; believed {believed}")
     if not found:
         console().print(Text(f"no facts are known of {user}"))
+        _print_similar(url, user)
 
 
 def _days(start: datetime | None, end: datetime | None) -> str:
@@ -369,6 +397,8 @@ def show(
         return
     out = console()
     out.print(Text(str(found) or f"nothing is known of {user}"))
+    if not str(found):
+        _print_similar(url, user)
     if not id and found.standing.left_out:
         left = len(found.standing.left_out)
         _print_notes((f"{left} more standing instructions are not shown: they do not fit into the token limit",))
@@ -397,6 +427,39 @@ def standing(url: Url = DEFAULT, user: User = "me", json: Json = False) -> None:
         print_listed(item.id, item.text, f"waiting since {item.since:%Y-%m-%d}: {hint}")
     if not (found.items or found.left_out or found.unconfirmed):
         console().print(Text(f"{user} has no standing instructions"))
+        _print_similar(url, user)
+
+
+@app.command()
+def history(
+    block: Annotated[
+        str | None, typer.Argument(help="A pinned block; without it, the standing instructions are shown.")
+    ] = None,
+    url: Url = DEFAULT,
+    user: User = "me",
+    json: Json = False,
+) -> None:
+    """Show who changed a pinned block, or the standing instructions, when and how, as diffs."""
+    with _opened(url) as memory:
+        found = memory.standing_history(user_id=user)[::-1] if block is None else [_block_history(memory, block, user)]
+    if json:
+        shown = [
+            {"name": one.name, "versions": [{**plain(version), "diff": one.diff(version.number)} for version in one]}
+            for one in found
+        ]
+        print_json(shown if block is None else shown[0])
+        return
+    console().print(Text("\n\n".join(str(one) for one in found) or f"{user} has no standing instructions"))
+    if not found:
+        _print_similar(url, user)
+
+
+def _block_history(memory: Any, name: str, user: str) -> Any:
+    try:
+        return memory.block_history(name, user_id=user)
+    except NotFound:
+        names = ", ".join(repr(block.name) for block in memory.blocks(user_id=user)) or "none"
+        raise NotFound(f"user {user!r} has no block {name!r}; the blocks are: {names}") from None
 
 
 @app.command()
@@ -443,6 +506,8 @@ def stats(url: Url = DEFAULT, user: User = "me", embedder: Embedder = None, json
         table.add_row(name, f"{count:,}")
     console().print(table)
     console().print(Text(note))
+    if not any(found.values()):
+        _print_similar(url, user)
 
 
 @app.command()

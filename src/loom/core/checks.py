@@ -109,6 +109,13 @@ MAX_ATTRIBUTES: Final = 64
 MAX_BLOCK: Final = 100_000
 """A pinned block, or a file of the memory tool: many times what is shown of it in a turn."""
 
+KEPT_VERSIONS: Final = 20
+"""Old texts of a pinned block that are kept, unless `MemoryConfig.block_versions` says otherwise: enough to see what
+happened, and at most 21 times the room of the block."""
+
+MAX_VERSIONS: Final = 1_000
+"""The most old texts of a block that `MemoryConfig.block_versions` may ask for."""
+
 MAX_INSTRUCTION: Final = 500
 """A standing instruction: what is shown in every turn has to be short."""
 

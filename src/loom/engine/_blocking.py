@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from loom.core.scope import Scope
     from loom.memory._editing import RecordKind
     from loom.memory._facts.instructions import Instructed, Profile, Standing
+    from loom.memory._history import TextHistory
     from loom.memory._recall.rank import Prefer
     from loom.memory._upkeep.explain import EventKind, Explained, Timeline
     from loom.memory._write.ingest import MemoryInput
@@ -273,6 +274,14 @@ class SyncMemory(Blocking["Memory"]):
     def blocks(self, *, user_id: str) -> tuple[WorkingBlock, ...]:
         """The pinned texts of a user."""
         return self._call(lambda: self._of.blocks(user_id=user_id))
+
+    def block_history(self, name: str, *, user_id: str) -> TextHistory:
+        """The texts that a block has and had, oldest first, each with its author and time; `diff()` compares two."""
+        return self._call(lambda: self._of.block_history(name, user_id=user_id))
+
+    def standing_history(self, *, user_id: str) -> tuple[TextHistory, ...]:
+        """The standing preferences and instructions with the texts they replaced, and those that have ended."""
+        return self._call(lambda: self._of.standing_history(user_id=user_id))
 
     def standing(self, *, user_id: str) -> Standing:
         """The standing preferences and instructions, newest first, within `MemoryConfig.standing_tokens`."""

@@ -15,7 +15,7 @@ from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Record, S
 from loom.core.scope import Scope
 from loom.errors import NotFound, UsageError
 from loom.memory._parts import MemoryParts
-from loom.memory._shared import TRIES, every, is_candidate, retry_stale
+from loom.memory._shared import ARE_CURRENT, TRIES, every, is_candidate, retry_stale
 from loom.memory._write.ingest import MemoryInput, check_turns, clean, keyed_id, speaker_name, turns_of
 from loom.memory.results import OTHER_TEXT, Remembered
 from loom.protocols.memory_store import Scrubs
@@ -52,7 +52,7 @@ class MemoryEdits(MemoryParts):
             kind: `episode`, `fact` or `block`; None for all.
             layer: episodes of this layer, or of these.
             where: a further filter, or a mapping: `{"topic": "drinks"}`.
-            archived: include archived episodes and facts that are no longer believed.
+            archived: include archived episodes, facts that are no longer believed, and old texts of blocks.
             limit: maximum number of records.
         """
         if limit is not None and limit < 1:
@@ -245,7 +245,7 @@ def _filter(
 ) -> Filter:
     if kind is not None and kind not in get_args(RecordKind):
         raise UsageError(f"kind={kind!r} is not a kind of record; use one of {', '.join(get_args(RecordKind))}")
-    parts: list[Filter] = [] if archived else [Eq("archived_at", None), Eq("superseded_at", None)]
+    parts: list[Filter] = [] if archived else [Eq("archived_at", None), Eq("superseded_at", None), ARE_CURRENT]
     parts += [Eq("kind", kind)] if kind else []
     if layer is not None:
         layers = layer if isinstance(layer, Sequence) else (layer,)

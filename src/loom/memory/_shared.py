@@ -6,10 +6,10 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TypeAlias, TypeGuard, TypeVar
+from typing import Final, TypeAlias, TypeGuard, TypeVar
 
 from loom.core.clock import TICK, Clock, last_id_at
-from loom.core.filter import And, Eq, Filter, In
+from loom.core.filter import And, Eq, Filter, In, Not, Range
 from loom.core.record import Episode, Fact, Record
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, LoomError, StaleWrite
@@ -19,6 +19,10 @@ from loom.protocols.memory_store import AdminStore, HasNotes, HasParts, KeepsJob
 PAGE = 500
 FILE = "file:"
 """Name prefix of blocks that are files of the memory tool; they are not shown in prompts."""
+OLD: Final = "~version:"
+"""Name prefix of blocks that hold an old text of another block; see loom.memory._history."""
+ARE_CURRENT: Final = Not(Range("id", low=f"block:{OLD}", high=f"block:{OLD[:-1]};"))
+"""The filter that leaves them out; `;` is the character after `:`."""
 POSITION = "turn"
 """The attribute that numbers the turns of a session."""
 UNCONFIRMED = "unconfirmed"
@@ -58,14 +62,14 @@ async def every_fact(store: MemoryStore, scope: Scope, *filters: Filter) -> list
 
 
 async def counts(store: MemoryStore, scope: Scope) -> dict[str, int]:
-    """Number of records: episodes by layer, archived episodes, facts, unconfirmed instructions, blocks."""
+    """Number of records: episodes by layer, archived ones, facts, unconfirmed instructions, blocks (no old texts)."""
     found = {"L1": 0, "L2": 0, "L3": 0, "L4": 0, "archived": 0, "facts": 0, "unconfirmed": 0, "blocks": 0}
     async for record in every(store, scope):
         if isinstance(record, Episode):
             found["archived" if record.archived_at else record.layer.label] += 1
         elif isinstance(record, Fact):
             found["unconfirmed" if is_candidate(record) else "facts"] += 1
-        else:
+        elif not record.name.startswith(OLD):
             found["blocks"] += 1
     return found
 

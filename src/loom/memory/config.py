@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum, StrEnum
 from typing import Any, cast
 
+from loom.core.checks import KEPT_VERSIONS, MAX_VERSIONS
 from loom.errors import UsageError
 from loom.protocols.knowledge_base import KnowledgeBase
 
@@ -91,6 +92,8 @@ class MemoryConfig:
     importance-based strategy. 0, the importance of unmarked records, never counts."""
     standing_tokens: int = 400
     """Maximum tokens of standing preferences and instructions in every turn; the newest are kept."""
+    block_versions: int = KEPT_VERSIONS
+    """Old texts of each pinned block that are kept for block_history(), up to 1,000; 0 keeps none."""
     learn_turns: int = 4
     """Number of turns of a user that a model reads with one request."""
     learn_seconds: float = 30.0
@@ -104,6 +107,8 @@ class MemoryConfig:
             raise UsageError(f"importance_threshold={self.importance_threshold}; give a share from 0 to 1")
         if self.standing_tokens < 0:
             raise UsageError(f"standing_tokens={self.standing_tokens}; give 0 or more")
+        if not 0 <= self.block_versions <= MAX_VERSIONS:
+            raise UsageError(f"block_versions={self.block_versions}; give 0 to {MAX_VERSIONS:,}")
         if self.learn_turns < 1 or not self.learn_seconds >= 0:
             given = f"learn_turns={self.learn_turns}, learn_seconds={self.learn_seconds}"
             raise UsageError(f"{given}; give 1 turn or more, and 0 seconds or more")

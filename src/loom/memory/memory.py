@@ -12,7 +12,7 @@ from anyio import create_task_group
 
 from loom.core.checks import as_utc, check_share
 from loom.core.clock import Clock
-from loom.core.filter import Eq, In, Where, as_filter
+from loom.core.filter import And, Eq, In, Where, as_filter
 from loom.core.message import Usage
 from loom.core.record import (
     Claim,
@@ -46,8 +46,25 @@ from loom.memory._facts.instructions import (
     require_candidate,
     unconfirmed_items,
 )
+from loom.memory._history import (
+    TextHistory,
+    block_history,
+    check_is_free,
+    replaced_text,
+    standing_histories,
+)
 from loom.memory._recall.rank import Prefer
-from loom.memory._shared import FILE, counts, every, every_fact, is_candidate, later_than, latest_of, retry_stale
+from loom.memory._shared import (
+    ARE_CURRENT,
+    FILE,
+    counts,
+    every,
+    every_fact,
+    is_candidate,
+    later_than,
+    latest_of,
+    retry_stale,
+)
 from loom.memory._upkeep.explain import EventKind, Explained, Timeline, explain, read_timeline
 from loom.memory._upkeep.forget import SESSIONS_LEFT
 from loom.memory._upkeep.portable import import_lines, lines_of, put_records
@@ -526,9 +543,10 @@ class Memory(MemoryEdits):
 
         With `version`, the one you read, the write succeeds only if that is still the current version; otherwise
         StoreConflict carries the block in `current`. 0 means that the block must be new. Without `version`, the
-        current text is replaced.
+        current text is replaced. block_history() shows the texts before it.
         """
         check_block(name, text)
+        check_is_free(name)
         if version is not None and version < 0:
             raise UsageError(f"version={version} is not a version of a block; give the one you read, 0 for a new block")
         scope, source = self._scope(user_id), Provenance(origin, trusted=trusted)
@@ -541,14 +559,37 @@ class Memory(MemoryEdits):
                     raise _conflict(name, version, current)
                 now = self._clock.now()
                 block = WorkingBlock(name=name, text=text, updated_at=now, provenance=source, version=held + 1)
+                old, too_many = tuple[WorkingBlock, ...](), tuple[str, ...]()
+                if current is not None and (current.text, current.provenance) != (text, source):
+                    keep = self.config.block_versions
+                    old, too_many = await replaced_text(self.store, scope, current, keep=keep)
                 with suppress(StoreConflict):
-                    await self.store.put(scope, block)
+                    await self.store.write(scope, put=[block, *old], delete=too_many)
                     return block
 
     async def blocks(self, *, user_id: str) -> tuple[WorkingBlock, ...]:
         """The pinned texts of a user."""
-        found = every(self.store, self._scope(user_id), Eq("kind", "block"))
+        found = every(self.store, self._scope(user_id), And(Eq("kind", "block"), ARE_CURRENT))
         return _shown_blocks([record async for record in found])
+
+    async def block_history(self, name: str, *, user_id: str) -> TextHistory:
+        """The texts that a block has and had, oldest first, each with its author and time; `diff()` compares two.
+
+        The last `MemoryConfig.block_versions` old texts are kept, until the block or the user is forgotten; an old text
+        can be forgotten alone, by the `id` of its version.
+
+        Raises:
+            NotFound: the user has no such block.
+        """
+        return await block_history(self.store, self._scope(user_id), name)
+
+    async def standing_history(self, *, user_id: str) -> tuple[TextHistory, ...]:
+        """The standing preferences and instructions with the texts they replaced, and those that have ended.
+
+        Those that changed last come first. What was rejected or forgotten is gone.
+        """
+        facts = await every_fact(self.store, self._scope(user_id), Eq("subject", USER))
+        return standing_histories(facts, now=later_than(latest_of(facts), self._clock.now()))
 
     async def standing(self, *, user_id: str) -> Standing:
         """The standing preferences and instructions, newest first, within `MemoryConfig.standing_tokens`.
@@ -560,7 +601,7 @@ class Memory(MemoryEdits):
 
     async def profile(self, *, user_id: str) -> Profile:
         """Standing instructions, facts and pinned blocks of a user; `str()` of it is fenced text for a prompt."""
-        found = every(self.store, self._scope(user_id), In("kind", ("fact", "block")))
+        found = every(self.store, self._scope(user_id), And(In("kind", ("fact", "block")), ARE_CURRENT))
         records = [record async for record in found]
         facts = [record for record in records if isinstance(record, Fact)]
         standing = fit_budget(
@@ -635,7 +676,9 @@ class Memory(MemoryEdits):
 
         async def write(records: Sequence[Record], progress: ProgressCallback | None) -> Remembered:
             async with self._locks.of(scope):
-                episodes, repeated = await put_records(self.store, scope, records, neighbours=self._neighbours)
+                episodes, repeated = await put_records(
+                    self.store, scope, records, neighbours=self._neighbours, keep=self.config.block_versions
+                )
             notes = await self._keeper.embed(scope, episodes, progress=progress)
             return Remembered(kept=tuple(records), skipped=repeated, notes=notes)
 

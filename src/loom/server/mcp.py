@@ -430,8 +430,12 @@ def _message(shown: Shown) -> Json:
 Finder: TypeAlias = Callable[[Any], MemoryDoor]
 """The door for the caller of a request."""
 
+_PROFILE: Final = "loom://profile"
+_PROMPT: Final = "profile"
+_COMPLETIONS: Final = 100
+"""Values of one completion, as the protocol limits them."""
 _RESOURCES: Final = {
-    "loom://profile": ("profile", "What is shown to an agent in every turn: wishes, facts, pinned texts."),
+    _PROFILE: ("profile", "What is shown to an agent in every turn: wishes, facts, pinned texts."),
     "loom://sessions": ("sessions", "The conversations, the most recent first."),
 }
 _TEMPLATES: Final = {
@@ -453,6 +457,9 @@ def mcp_server(door: MemoryDoor | Finder) -> Server[Any]:
         on_list_resources=_list_resources,
         on_list_resource_templates=_list_templates,
         on_read_resource=partial(_read_resource, find),
+        on_list_prompts=_list_prompts,
+        on_get_prompt=partial(_get_prompt, find),
+        on_completion=partial(_complete, find),
     )
 
 
@@ -515,7 +522,7 @@ async def _read_resource(find: Finder, ctx: Any, params: types.ReadResourceReque
 async def _resource(door: MemoryDoor, uri: str) -> str:
     kind, _, name = uri.removeprefix("loom://").partition("/")
     name = unquote(name)
-    if uri == "loom://profile":
+    if uri == _PROFILE:
         return str(await door.memory.profile(user_id=door.user))
     if uri == "loom://sessions":
         return str(await door.call("history", {"limit": MOST}))
@@ -529,6 +536,33 @@ async def _resource(door: MemoryDoor, uri: str) -> str:
         return "\n\n".join(f"{one.message.role}:\n{_whole(one)}" for one in shown)
     listed = ", ".join((*_RESOURCES, *_TEMPLATES))
     raise NotFound(f"there is no resource {uri!r:.200}; the resources are {listed}")
+
+
+async def _list_prompts(_: Any, __: Any) -> types.ListPromptsResult:
+    return types.ListPromptsResult(prompts=[types.Prompt(name=_PROMPT, description=_RESOURCES[_PROFILE][1])])
+
+
+async def _get_prompt(find: Finder, ctx: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+    if params.name != _PROMPT:
+        raise MCPError(
+            code=types.INVALID_PARAMS, message=f"there is no prompt {params.name!r:.100}; there is {_PROMPT}"
+        )
+    text = await _resource(find(ctx), _PROFILE) or "Nothing is known of the user yet."
+    content = types.TextContent(type="text", text=text)
+    return types.GetPromptResult(messages=[types.PromptMessage(role="user", content=content)])
+
+
+async def _complete(find: Finder, ctx: Any, params: types.CompleteRequestParams) -> types.CompleteResult:
+    """The names of blocks and the ids of conversations that begin with what was typed."""
+    door, uri = find(ctx), str(getattr(params.ref, "uri", ""))
+    names: list[str] = []
+    if uri.startswith("loom://blocks/"):
+        names = [block.name for block in await door.memory.blocks(user_id=door.user)]
+    elif uri.startswith("loom://sessions/"):
+        names = [last.session_id for last in await door.sessions()]
+    found = [name for name in names if name.startswith(params.argument.value)]
+    done = types.Completion(values=found[:_COMPLETIONS], total=len(found), has_more=len(found) > _COMPLETIONS)
+    return types.CompleteResult(completion=done)
 
 
 def _whole(shown: Shown) -> str:

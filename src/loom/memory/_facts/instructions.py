@@ -17,7 +17,7 @@ from loom.core.checks import MAX_INSTRUCTION
 from loom.core.clock import TICK, RecordIds
 from loom.core.record import Claim, Episode, Fact, Provenance, WorkingBlock
 from loom.errors import NotFound, UsageError
-from loom.memory._facts.entities import USER, Aliases, normalise, predicate_key
+from loom.memory._facts.entities import USER, Aliases, cardinality_of, normalise, predicate_key
 from loom.memory._facts.facts import Segment, Statement, moment, statements_of, timeline
 from loom.memory._shared import UNCONFIRMED, is_candidate, later_than, latest_of
 from loom.memory._write.phrases import LANGUAGE, LazyPattern
@@ -460,6 +460,27 @@ def _conflict(claim: Claim, fact: Fact) -> bool:
     return both and compete(claim.object, fact.object, changed=claim.changes)
 
 
+def may_replace(new: Fact, old: Fact) -> bool:
+    """Whether one standing statement contradicts an older one, so that it may have taken its place."""
+    if predicate_key(new.predicate) == predicate_key(old.predicate) != "prefers":
+        return cardinality_of(new.predicate, new.cardinality) == "single"
+    if new.predicate.startswith(PREFIX) and old.predicate.startswith(PREFIX):
+        return contradict(new.object, old.object)
+    both = predicate_key(new.predicate) == predicate_key(old.predicate)
+    return both and compete(new.object, old.object, changed=True)
+
+
+def standing_segments(facts: Iterable[Fact]) -> list[Segment]:
+    """The user's own standing statements over all time, those that ended included."""
+    return _segments(facts, now=None)
+
+
+def item_text(fact: Fact) -> str:
+    """A standing statement as it is shown."""
+    label = "" if fact.predicate.startswith(PREFIX) else f"{fact.predicate.replace('_', ' ')}: "
+    return label + fact.object
+
+
 def _slots(facts: Iterable[Fact]) -> list[tuple[str, list[Statement]]]:
     """The user's own standing statements, by predicate."""
     own = [s for s in statements_of(facts) if is_standing(s.fact) and s.fact.provenance.origin == _OWN]
@@ -484,11 +505,10 @@ def _in_order(own: Sequence[Statement]) -> list[str]:
 
 def _item(segment: Segment, versions: Mapping[str, int]) -> StandingItem:
     last = segment.by[-1].fact
-    label = "" if last.predicate.startswith(PREFIX) else f"{last.predicate.replace('_', ' ')}: "
     return StandingItem(
         id=last.id,
         topic=last.predicate,
-        text=label + last.object,
+        text=item_text(last),
         since=moment(segment.start),
         version=versions.get(last.id, 1),
         sources=tuple(dict.fromkeys(source for s in segment.by for source in s.fact.sources)),

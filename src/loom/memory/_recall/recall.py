@@ -39,7 +39,7 @@ from loom.memory._recall.rank import (
     without_names,
 )
 from loom.memory._recall.search import add_hops, asks_about_last_time, latest_episodes, search_hybrid, without_questions
-from loom.memory._shared import POSITION, EmbedderBinding, every, is_candidate
+from loom.memory._shared import ARE_CURRENT, POSITION, EmbedderBinding, every, is_candidate
 from loom.memory._upkeep.summaries import ARE_EPISODES, is_summary
 from loom.memory.config import MemoryLayerConfig
 from loom.memory.results import Recalled
@@ -228,9 +228,13 @@ class Recall:
                 passages = [hit for hit in passages if min_score is None or hit.score >= min_score]
         pack_hits = partial(self._pack, ranked, records, passages, stems=stems, limit=limit, budget=budget)
         hits, used, unfit = await off_loop(_packing_cost(ranked, records, limit), pack_hits)
+        problems, absent = (*cut, *notes, *failed), _by_meaning_alone(found, hits)
         searched = None if hits and confidence >= UNLIKELY else await self._store.count(scope)
-        problems = (*cut, *notes, *failed)
-        absent = (*_by_meaning_alone(found, hits), *_found_nothing(scope, searched, hits, left_out=is_left_out))
+        if searched is not None and not (unfit and not hits):
+            rest = "; the nearest are returned" if hits else "; min_confidence left out the nearest"
+            chosen = fits if layers is not None or where is not None else None
+            known = hits or is_left_out
+            absent += _unlike(scope, searched, rest) if known else await why_empty(self._store, scope, searched, chosen)
         return Recalled(
             hits=hits,
             scope=scope,
@@ -420,15 +424,46 @@ def _by_meaning_alone(found: _Candidates, hits: Sequence[Hit]) -> _Notes:
     return ("no record has a word of the question: found by meaning alone",) if hits and found and not by_words else ()
 
 
-def _found_nothing(scope: Scope, searched: int | None, hits: Sequence[Hit], *, left_out: bool) -> _Notes:
-    """A note if nothing like the question was found, with how many records of which scope were searched."""
-    if searched is None:
-        return ()
-    whose = f"user {scope.user_id!r}" + (f" in session {scope.session_id!r}" if scope.session_id else "")
+def _unlike(scope: Scope, searched: int, rest: str) -> _Notes:
+    """The note that nothing stored is like the question."""
     if not searched:
-        return (f"nothing is stored for {whose}",)
-    rest = "; the nearest are returned" if hits else "; min_confidence left out the nearest" if left_out else ""
-    return (f"nothing like this is among the {searched:,} records of {whose}{rest}",)
+        return (f"nothing is stored for {_owner(scope)}",)
+    return (f"nothing like this is among the {searched:,} records of {_owner(scope)}{rest}",)
+
+
+async def why_empty(store: MemoryStore, scope: Scope, held: int, chosen: Filter | None = None) -> _Notes:
+    """A note for a recall that found nothing at all: how many records of each kind were searched.
+
+    `held` is the number of records in the scope, `chosen` the filter of the caller, if there is one. Only records of
+    the scope's own user are counted: nobody learns here which other users there are.
+    """
+    if not held:
+        elsewhere = await store.count(scope.for_user()) if scope.session_id else 0
+        rest = f"; {_number(elsewhere, 'record')} of this user {_are(elsewhere)} outside it" if elsewhere else ""
+        return (f"nothing is stored for {_owner(scope)}{rest}",)
+    # Stores keep facts and blocks apart from episodes, of which there are many more: those are not counted one by one.
+    facts, blocks = [await store.count(scope, where=Eq("kind", kind)) for kind in ("fact", "block")]
+    searched = f"{_number(held - facts - blocks, 'episode')}, {_number(facts, 'fact')}"
+    if chosen is not None:
+        among = (
+            "what fits the filter" if await store.list(scope, where=chosen, limit=1) else "them: none fits the filter"
+        )
+        return (f"{_owner(scope)} has {searched}; nothing like this is among {among}",)
+    pinned = await store.count(scope, where=And(Eq("kind", "block"), ARE_CURRENT)) if blocks else 0
+    rest = f"; {_number(pinned, 'block')} {_are(pinned)} not searched" if pinned else ""
+    return (f"nothing like this is among the records of {_owner(scope)}: {searched}{rest}",)
+
+
+def _owner(scope: Scope) -> str:
+    return f"user {scope.user_id!r}" + (f" in session {scope.session_id!r}" if scope.session_id else "")
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _check(question: str, limit: int, prefer: Prefer, min_score: float | None, min_confidence: float | None) -> None:

@@ -15,6 +15,7 @@ from loom.core.scope import Scope
 from loom.memory._facts.entities import Aliases
 from loom.memory._facts.facts import resettle_without, supporting_ids, versions_of
 from loom.memory._facts.instructions import provenance_of
+from loom.memory._history import old_ids
 from loom.memory._shared import every, retry_stale
 from loom.memory._upkeep.summaries import episode_jobs
 from loom.memory._write.ingest import ContextKeys, Keys
@@ -132,8 +133,8 @@ class Forgetting:
 
 
 def _removal(records: Sequence[Record], ids: Collection[str], now: datetime) -> _Removal:
-    """What goes with these records: the episodes that were derived from one of them, at any depth, and their facts."""
-    gone = set(ids)
+    """What goes with these records: what was derived from one of them, at any depth, their facts, and old texts."""
+    gone = set(ids) | old_ids(records, ids)
     derived = [r for r in records if isinstance(r, Episode) and r.sources]
     while more := {r.id for r in derived if r.id not in gone and not gone.isdisjoint(r.sources)}:
         gone |= more

@@ -15,6 +15,7 @@ from loom.core.codec import FORMAT, record_from_dict, record_to_dict
 from loom.core.record import Episode, Origin, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import NotFound, StaleWrite, UsageError
+from loom.memory._history import is_old, replaced_text
 from loom.memory._shared import get_all, retry_stale
 from loom.memory._write.ingest import ContextKeys, Utterance, check_record, name_speaker
 from loom.memory._write.write import ProgressCallback
@@ -28,6 +29,8 @@ Write: TypeAlias = Callable[[Sequence[Record], ProgressCallback | None], Awaitab
 _PAGE = 500
 _CHARS = 4_000_000
 """Maximum characters of a batch; the records of a page usually have far fewer."""
+_MOST_VERSIONS = 1000
+"""An imported block begins with this version at the most: a store counts up to it one by one."""
 _THERE = "there before under this id, and written again"
 
 
@@ -105,10 +108,11 @@ def _record_of(number: int, line: str) -> Record | None:
 
 
 async def put_records(
-    store: Store, user: Scope, records: Iterable[Record], *, neighbours: ContextKeys
+    store: Store, user: Scope, records: Iterable[Record], *, neighbours: ContextKeys, keep: int
 ) -> tuple[list[Episode], tuple[Skip, ...]]:
     """Write records in one transaction, then the search keys of the turns among them.
 
+    A block whose text is replaced leaves its old text behind, with at most `keep` of them.
     Returns the episodes, and a skip for each record that existed already.
     """
     newest = {record.id: record for record in records}
@@ -118,8 +122,16 @@ async def put_records(
         known = await get_all(store, user, list(newest))
         # A record that existed at first and does not now was forgotten meanwhile, and must stay forgotten.
         wanted = {id: given for id, given in newest.items() if id in known or id not in before}
-        written = [record for id, given in wanted.items() if (record := _following(known.get(id), given)) is not None]
-        await store.write(user, put=written, since=epoch)
+        written, too_many = list[Record](), list[str]()
+        for id, given in wanted.items():
+            old = known.get(id)
+            following = _following(old, given)
+            written += following
+            if following and isinstance(old, WorkingBlock) and not is_old(old):
+                saved, ids = await replaced_text(store, user, old, keep=keep, taken=wanted)
+                written += saved
+                too_many += (gone for gone in ids if gone not in wanted)
+        await store.write(user, put=written, delete=too_many, since=epoch)
         return [record for record in written if isinstance(record, Episode)]
 
     async def put_keys(epoch: str) -> None:
@@ -135,14 +147,17 @@ async def put_records(
     return episodes, tuple(Skip(given.text[:80], _THERE) for id, given in newest.items() if id in before)
 
 
-def _following(old: Record | None, record: Record) -> Record | None:
-    """The record to write: a block gets the version after the stored one; None if that has the same text."""
+def _following(old: Record | None, record: Record) -> list[Record]:
+    """What to write for a record: of a block all versions up to its own, because a store takes only the next one.
+
+    An existing block gets the version after the stored one, or nothing if that has the same text.
+    """
     if not isinstance(record, WorkingBlock):
-        return record
+        return [record]
     if not isinstance(old, WorkingBlock):
-        return replace(record, version=1)
+        return [replace(record, version=version) for version in range(1, min(record.version, _MOST_VERSIONS) + 1)]
     is_same = (old.text, old.provenance) == (record.text, record.provenance)
-    return None if is_same else replace(record, version=old.version + 1)
+    return [] if is_same else [replace(record, version=old.version + 1)]
 
 
 # Turns of what other programs recorded.

@@ -69,6 +69,19 @@ def create_app(
             stack.push_async_callback(place.close_views)
             yield
 
+    app = _application(lifespan)
+    app.state.place, app.state.needs_token = place, needs_token
+    served = (route for route in mcp.router.routes if isinstance(route, Route))
+    app.router.routes.extend(Route(route.path, _Checked(route.app)) for route in served)
+    return Guard(app, hosts=hosts, limits=limits or Limits(), counts=place.counts)
+
+
+def describe() -> dict[str, Any]:
+    """The OpenAPI document of the server."""
+    return _application(None).openapi()
+
+
+def _application(lifespan: Any) -> FastAPI:
     app = FastAPI(
         title="Loom",
         version=__version__,
@@ -79,26 +92,23 @@ def create_app(
         redoc_url=None,
         openapi_url="/openapi.json",
     )
-    app.state.place, app.state.needs_token = place, needs_token
     app.include_router(memory_routes.router)
     app.include_router(session_routes.router)
-    _add_health(app, place)
+    _add_health(app)
     _add_errors(app)
-    app.router.routes.extend(
-        Route(route.path, _Checked(route.app)) for route in mcp.router.routes if isinstance(route, Route)
-    )
-    return Guard(app, hosts=hosts, limits=limits or Limits(), counts=place.counts)
+    return app
 
 
-def _add_health(app: FastAPI, place: Place) -> None:
+def _add_health(app: FastAPI) -> None:
     @app.get("/healthz", tags=["server"], response_class=PlainTextResponse)
     async def healthz() -> str:
         """Whether the process answers."""
         return "ok"
 
     @app.get("/readyz", tags=["server"], response_class=PlainTextResponse)
-    async def readyz() -> str:
+    async def readyz(request: Request) -> str:
         """Whether the store answers."""
+        place: Place = request.app.state.place
         await place.memory.store.count(Scope("readyz", "readyz"))
         return "ok"
 
@@ -106,6 +116,7 @@ def _add_health(app: FastAPI, place: Place) -> None:
     async def metrics(request: Request) -> PlainTextResponse:
         """Counts for Prometheus; needs the right to operate."""
         operator(request)
+        place: Place = request.app.state.place
         return PlainTextResponse(place.counts.text(), media_type="text/plain; version=0.0.4")
 
 
@@ -128,19 +139,24 @@ def _add_errors(app: FastAPI) -> None:
         return answer(Refusal(422, "invalid", f"the request is not valid: {wrong:.1000}", "see /openapi.json"))
 
     @app.exception_handler(HTTPException)
-    async def unknown(_: Request, error: HTTPException) -> JSONResponse:
-        names = {404: "not_found", 405: "wrong_method", 400: "invalid"}
-        refusal = Refusal(
-            error.status_code, names.get(error.status_code, "failed"), str(error.detail), "see /openapi.json"
-        )
-        response = answer(refusal)
-        response.headers.update(error.headers or {})
+    async def unknown(request: Request, error: HTTPException) -> JSONResponse:
+        status = 422 if error.status_code == 400 else error.status_code  # a body that is not JSON
+        name = {404: "not_found", 405: "wrong_method", 422: "invalid"}.get(status, "failed")
+        response = answer(Refusal(status, name, str(error.detail), "see /openapi.json"))
+        if status == 405:
+            response.headers["Allow"] = ", ".join(_methods(app, request.url.path))
         return response
 
     @app.exception_handler(Exception)
     async def broken(_: Request, error: Exception) -> JSONResponse:
         _log.exception("a request failed", exc_info=error)
         return answer(Refusal(500, "failed", "the server made a mistake", "its log says more"))
+
+
+def _methods(app: FastAPI, path: str) -> list[str]:
+    """The methods of all routes of a path."""
+    routes = (route for route in app.router.routes if isinstance(route, Route) and route.path_regex.match(path))
+    return sorted({method for route in routes for method in route.methods or ()})
 
 
 class _Checked:

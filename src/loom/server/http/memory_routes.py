@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
-from pydantic import AwareDatetime
 
 from loom.core.checks import MAX_ID_BYTES, MAX_NAME
 from loom.core.filter import Eq
@@ -23,8 +22,8 @@ router = APIRouter(prefix="/v1/users/{user}")
 
 Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=MAX_NAME)]
 Id = Annotated[str, Query(max_length=MAX_ID_BYTES)]
-At = Annotated[AwareDatetime | None, Query(description="What was true then.")]
-KnownAt = Annotated[AwareDatetime | None, Query(description="What was believed then.")]
+At = Annotated[shapes.Time | None, Query(description="What was true then.")]
+KnownAt = Annotated[shapes.Time | None, Query(description="What was believed then.")]
 
 
 @router.post("/memories", tags=["memory"], status_code=201)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 
 from loom.core.checks import MAX_BLOCK, MAX_INSTRUCTION, MAX_NAME, MAX_OBJECT, MAX_PREDICATE, MAX_QUERY, MAX_TEXT
 from loom.core.codec import attributes_to_json
@@ -18,6 +18,15 @@ MOST_ITEMS = 1_000
 MOST_LISTED = 500
 """Records on one page."""
 
+
+def _iso(value: object) -> datetime:
+    """A time as it is written in JSON; numbers, which could be seconds or anything else, are refused."""
+    if not isinstance(value, str) or len(value) < len("2026-11-15T08:30Z"):
+        raise ValueError("write a time as 2026-11-15T08:30:00Z")
+    return datetime.fromisoformat(value)
+
+
+Time = Annotated[AwareDatetime, BeforeValidator(_iso)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 Attributes = dict[str, str | int | float | bool]
 
@@ -33,7 +42,7 @@ class MemoryIn(Body):
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
     speaker: Name | None = None
-    at: AwareDatetime | None = None
+    at: Time | None = None
     origin: Literal["user", "assistant", "tool", "file", "web", "import"] = "user"
     attributes: Attributes = Field(default_factory=dict)
 
@@ -43,8 +52,8 @@ class MemoriesIn(Body):
 
     items: Annotated[list[MemoryIn], Field(min_length=1, max_length=MOST_ITEMS)]
     session: Name | None = None
-    importance: Annotated[float, Field(ge=0, le=1)] = 0.0
-    learn: bool = True
+    importance: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.0
+    learn: StrictBool = True
 
 
 class MemoryUpdateIn(Body):
@@ -58,14 +67,14 @@ class RecallIn(Body):
 
     query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY)]
     session: Name | None = None
-    limit: Annotated[int, Field(ge=1, le=100)] = 8
-    budget: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    limit: Annotated[int, Field(ge=1, le=100, strict=True)] = 8
+    budget: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] | None = None
     layers: list[Literal["L1", "L2", "L3", "L4"]] | None = None
     where: Attributes | None = None
-    at: AwareDatetime | None = None
-    known_at: AwareDatetime | None = None
-    history: bool = False
-    min_confidence: Annotated[float, Field(ge=0, le=1)] | None = None
+    at: Time | None = None
+    known_at: Time | None = None
+    history: StrictBool = False
+    min_confidence: Annotated[float, Field(ge=0, le=1, strict=True)] | None = None
 
 
 class FactIn(Body):
@@ -74,8 +83,8 @@ class FactIn(Body):
     subject: Name
     predicate: Annotated[str, Field(min_length=1, max_length=MAX_PREDICATE)]
     object: Annotated[str, Field(min_length=1, max_length=MAX_OBJECT)]
-    valid_from: AwareDatetime | None = None
-    valid_until: AwareDatetime | None = None
+    valid_from: Time | None = None
+    valid_until: Time | None = None
 
 
 class InstructionIn(Body):
@@ -83,22 +92,22 @@ class InstructionIn(Body):
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_INSTRUCTION)]
     session: Name | None = None
-    confirmed: bool = True
+    confirmed: StrictBool = True
 
 
 class BlockIn(Body):
     """The text of a block; with `version`, only if that is still the current one."""
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_BLOCK)]
-    version: Annotated[int, Field(ge=0)] | None = None
+    version: Annotated[int, Field(ge=0, strict=True)] | None = None
 
 
 class CompactIn(Body):
     """How to compact a conversation."""
 
     strategy: Literal["snapshot", "truncate", "sliding_window"] = "snapshot"
-    retain: Annotated[int, Field(ge=0, le=10_000)] = 6
-    dry_run: bool = False
+    retain: Annotated[int, Field(ge=0, le=10_000, strict=True)] = 6
+    dry_run: StrictBool = False
 
 
 class PointIn(Body):

@@ -183,6 +183,37 @@ class ErasureSuite(Suite):
         assert by_id.removed["episode"] >= 1
         assert set(by_id.pending) == set(by_user.pending)
 
+    @pytest.mark.parametrize("forgets", [True, False], ids=["forget inside", "forget outside"])
+    async def test_old_texts_of_a_block_go_with_it_at_any_step(self, memories: Memories, *, forgets: bool) -> None:
+        """A block is forgotten at any step of changing it, and changed at any step of forgetting it."""
+
+        async def forget(memory: Any, user: str) -> None:
+            await memory.forget("block:notes", user_id=user)
+
+        async def change(memory: Any, user: str) -> None:
+            await memory.set_block("notes", "clean", user_id=user)
+
+        inside, outside = (forget, change) if forgets else (change, forget)
+        steps, step = Interrupter(), 0
+        steps.watch(memories.one.store)
+        while True:
+            scene = Scene(memories.one, f"{'in' if forgets else 'out'}{step}", "", "")
+            for text in (WORD, f"{WORD} again", f"{WORD} once more"):
+                await memories.one.set_block("notes", text, user_id=scene.user)
+
+            async def interrupt(user: str = scene.user) -> None:
+                await inside(memories.other, user)
+
+            async with steps.counting(step, interrupt):
+                await outside(memories.one, scene.user)
+            if not steps.reached:
+                break
+            assert await _left(scene) == [], f"interrupted at step {step}"
+            step += self.stride
+        assert step, "the call made no step at all"
+        await memories.one.forget(user_id=scene.user)
+        assert await _left(scene) == []
+
     async def _at_every_step(
         self, memory: Any, act: _Call, interrupting: _Call, *, slow: int = 1, beside: bool = False, learnt: bool = False
     ) -> None:

@@ -160,6 +160,21 @@ class RecordLaws:
         await store.put(ALICE, a_block())
         assert await store.get(ALICE, "block:persona") == a_block()
 
+    async def test_the_old_text_of_a_block_is_written_with_the_new_one_or_not_at_all(self, store: MemoryStore) -> None:
+        """Memory keeps the text that a block had as a record beside it: one transaction, and gone by one delete."""
+        old = a_block("~version:persona:00000001")
+        await store.put(ALICE, a_block())
+        await store.put(ALICE, a_block(text="likes coffee", version=2), old)
+        with pytest.raises(StoreConflict):
+            await store.put(ALICE, a_block("~version:persona:00000002"), a_block(text="likes milk", version=2))
+        assert await listed(store, ALICE) == ["block:persona", old.id]
+        old_ones = Range("id", low="block:~version:", high="block:~version;")
+        assert await listed(store, ALICE, And(Eq("kind", "block"), old_ones)) == [old.id]
+        assert await listed(store, ALICE, And(In("kind", ("fact", "block")), Not(old_ones))) == ["block:persona"]
+        assert await store.count(ALICE, where=And(Eq("kind", "block"), Not(old_ones))) == 1
+        assert await store.delete(ALICE, "block:persona", old.id) == 2
+        assert await store.count(ALICE) == 0
+
     async def test_of_concurrent_writers_of_a_block_one_wins(self, store: MemoryStore) -> None:
         """The others get StoreConflict: no update is lost."""
         await store.put(ALICE, a_block())
