@@ -105,7 +105,7 @@ async def test_a_checkpoint_of_a_newer_format_is_refused(server):
     async with PostgresCheckpointStore(server.app) as store:
         await save(store, CHAT, "c1", "tea")
         newer = (
-            "convert_to(replace(convert_from(data, 'UTF8'), '\"format_version\":1', '\"format_version\":99'), 'UTF8')"
+            "convert_to(replace(convert_from(data, 'UTF8'), '\"format_version\":2', '\"format_version\":99'), 'UTF8')"
         )
         server.execute(f"UPDATE loom.checkpoint_nodes SET data = {newer}")
         with pytest.raises(FormatTooNew):

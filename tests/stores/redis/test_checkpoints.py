@@ -230,7 +230,7 @@ async def test_of_writers_in_many_stores_one_goes_on(store):
 
 
 async def test_equal_parts_are_stored_once_and_go_with_their_last_use(store):
-    _, _, _, _, _, _, _, _, parts, uses = user_keys(store)
+    _, _, _, _, _, _, _, _, parts, uses, _, _ = user_keys(store)
     first = await save(store, CHAT, "c1", "same")
     await save(store, CHAT, "c2", "same", after=first)
     for left in (b"2", b"1"):
@@ -257,7 +257,7 @@ async def test_a_checkpoint_of_a_newer_format_is_refused(store):
     await save(store, CHAT, "c1", "tea")
     data = user_keys(store)[3]
     ((node, packed),) = (await call(store, "HGETALL", data)).items()
-    await call(store, "HSET", data, node, packed.replace(b'"format_version":1', b'"format_version":99'))
+    await call(store, "HSET", data, node, packed.replace(b'"format_version":2', b'"format_version":99'))
     with pytest.raises(FormatTooNew):
         await store.load(CHAT)
 
