@@ -113,9 +113,15 @@ class SyncMemory(Blocking["Memory"]):
             )
         )
 
-    def instruct(self, text: str, *, user_id: str, session_id: str | None = None, trusted: bool = False) -> Instructed:
+    def instruct(
+        self, text: str, *, user_id: str, session_id: str | None = None, trusted: bool = False, confirmed: bool = True
+    ) -> Instructed:
         """Add a standing preference or instruction: it is shown in every turn instead of being searched for."""
-        return self._call(lambda: self._of.instruct(text, user_id=user_id, session_id=session_id, trusted=trusted))
+        return self._call(
+            lambda: self._of.instruct(
+                text, user_id=user_id, session_id=session_id, trusted=trusted, confirmed=confirmed
+            )
+        )
 
     def confirm(self, id: str, *, user_id: str) -> Instructed:
         """Turn an unconfirmed instruction, found among other text and listed in `standing()`, into a standing one."""
