@@ -16,7 +16,7 @@ from loom.server.tokens import ANYBODY, TokenFile
 try:
     from fastapi import FastAPI, Request
     from fastapi.exceptions import RequestValidationError
-    from fastapi.responses import JSONResponse, PlainTextResponse
+    from fastapi.responses import JSONResponse, PlainTextResponse, Response
     from starlette.exceptions import HTTPException
     from starlette.routing import Route
 except ImportError as error:
@@ -27,6 +27,7 @@ from loom.server.http import memory_routes, session_routes
 from loom.server.http.caller import Place, operator, token_of
 from loom.server.http.guard import LOOPBACK, App, Counts, Guard, Limits, Receive, Refusal, Send, refusal_of
 from loom.server.http.shapes import ErrorOut
+from loom.server.inspector.pages import PREFIX, add_pages, refusal_page
 from loom.server.mcp import MemoryDoor, mcp_server
 
 _log = logging.getLogger(__name__)
@@ -94,6 +95,7 @@ def _application(lifespan: Any) -> FastAPI:
     )
     app.include_router(memory_routes.router)
     app.include_router(session_routes.router)
+    add_pages(app)
     _add_health(app)
     _add_errors(app)
     return app
@@ -121,36 +123,38 @@ def _add_health(app: FastAPI) -> None:
 
 
 def _add_errors(app: FastAPI) -> None:
-    def answer(refusal: Refusal) -> JSONResponse:
+    def answer(request: Request, refusal: Refusal) -> Response:
+        if request.url.path.startswith(PREFIX):
+            return refusal_page(request, refusal)
         headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else None
         return JSONResponse(refusal.body(), status_code=refusal.status, headers=headers)
 
     @app.exception_handler(Refusal)
-    async def refused(_: Request, error: Refusal) -> JSONResponse:
-        return answer(error)
+    async def refused(request: Request, error: Refusal) -> Response:
+        return answer(request, error)
 
     @app.exception_handler(LoomError)
-    async def failed(_: Request, error: LoomError) -> JSONResponse:
-        return answer(refusal_of(error))
+    async def failed(request: Request, error: LoomError) -> Response:
+        return answer(request, refusal_of(error))
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
         wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
-        return answer(Refusal(422, "invalid", f"the request is not valid: {wrong:.1000}", "see /openapi.json"))
+        return answer(request, Refusal(422, "invalid", f"the request is not valid: {wrong:.1000}", "see /openapi.json"))
 
     @app.exception_handler(HTTPException)
-    async def unknown(request: Request, error: HTTPException) -> JSONResponse:
+    async def unknown(request: Request, error: HTTPException) -> Response:
         status = 422 if error.status_code == 400 else error.status_code  # a body that is not JSON
         name = {404: "not_found", 405: "wrong_method", 422: "invalid"}.get(status, "failed")
-        response = answer(Refusal(status, name, str(error.detail), "see /openapi.json"))
+        response = answer(request, Refusal(status, name, str(error.detail), "see /openapi.json"))
         if status == 405:
             response.headers["Allow"] = ", ".join(_methods(app, request.url.path))
         return response
 
     @app.exception_handler(Exception)
-    async def broken(_: Request, error: Exception) -> JSONResponse:
+    async def broken(request: Request, error: Exception) -> Response:
         _log.exception("a request failed", exc_info=error)
-        return answer(Refusal(500, "failed", "the server made a mistake", "its log says more"))
+        return answer(request, Refusal(500, "failed", "the server made a mistake", "its log says more"))
 
 
 def _methods(app: FastAPI, path: str) -> list[str]:

@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import anyio
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 
 from loom.errors import (
@@ -36,6 +37,8 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _CALLERS: Final = 10_000
 """Callers whose rate is remembered; the one that called longest ago is dropped first."""
+_SLASH: Final = "\x1f"
+"""What a slash inside a name becomes until the route is known; no name may hold this character itself."""
 _SECURITY: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -114,6 +117,31 @@ def _label(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
+class NameConvertor(Convertor[str]):
+    """One name in a path. A slash in it is written `%2F`, and does not end it: `/v1/users/a%2Fb/facts` is of `a/b`."""
+
+    regex = "[^/]+"
+
+    def convert(self, value: str) -> str:
+        """The name."""
+        return value.replace(_SLASH, "/")
+
+    def to_string(self, value: str) -> str:
+        """The name as it stands in a path."""
+        return value.replace("/", _SLASH)
+
+
+register_url_convertor("name", NameConvertor())
+
+
+def _path_of(scope: Scope) -> str:
+    """The path with the slashes inside names marked."""
+    raw = scope.get("raw_path")
+    if not raw or b"%2" not in raw:
+        return scope["path"]
+    return unquote(raw.partition(b"?")[0].decode("ascii", "replace").replace("%2F", "%1F").replace("%2f", "%1F"))
+
+
 class _Rates:
     """A bucket of requests per caller."""
 
@@ -144,6 +172,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope = {**scope, "path": _path_of(scope)}
         begun, status = monotonic(), 500
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         streams = headers.get(b"accept", "").startswith("text/event-stream")

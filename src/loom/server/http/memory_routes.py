@@ -18,7 +18,7 @@ from loom.server.http import shapes
 from loom.server.http.caller import Caller, Forgetter, Operator, Reader, Writer
 from loom.server.http.shapes import record_out
 
-router = APIRouter(prefix="/v1/users/{user}")
+router = APIRouter(prefix="/v1/users/{user:name}")
 
 Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=MAX_NAME)]
 Id = Annotated[str, Query(max_length=MAX_ID_BYTES)]
@@ -72,20 +72,20 @@ async def _record(caller: Caller, id: str) -> Record:
     return found
 
 
-@router.get("/memories/{id}", tags=["memory"])
+@router.get("/memories/{id:name}", tags=["memory"])
 async def get_memory(caller: Reader, id: str) -> shapes.RecordAnswer:
     """One record."""
     return shapes.RecordAnswer(scope=caller.echo(), item=record_out(await _record(caller, id)))
 
 
-@router.patch("/memories/{id}", tags=["memory"])
+@router.patch("/memories/{id:name}", tags=["memory"])
 async def update(caller: Writer, id: str, body: shapes.MemoryUpdateIn) -> shapes.RecordAnswer:
     """Change the text of a memory; what was derived from the old text is removed."""
     done = await caller.memory.update(id, user_id=caller.user, text=body.text)
     return shapes.RecordAnswer(scope=caller.echo(), item=record_out(done.kept[0]), notes=list(done.notes))
 
 
-@router.delete("/memories/{id}", tags=["memory"])
+@router.delete("/memories/{id:name}", tags=["memory"])
 async def forget(caller: Forgetter, id: str) -> shapes.ErasureOut:
     """Remove a record with everything derived from it alone."""
     receipt = await caller.memory.forget(id, user_id=caller.user)
@@ -98,7 +98,7 @@ def _receipt(store: str, receipt: Receipt | StoreReceipt) -> shapes.ReceiptOut:
     return shapes.ReceiptOut(store=store, removed=dict(receipt.removed), pending=list(receipt.pending))
 
 
-@router.get("/memories/{id}/explain", tags=["memory"])
+@router.get("/memories/{id:name}/explain", tags=["memory"])
 async def explain(caller: Reader, id: str) -> shapes.ExplainedOut:
     """Where a record comes from, down to the original turns, and what was derived from it."""
     found = await caller.memory.explain(id, user_id=caller.user)
@@ -177,14 +177,14 @@ async def blocks(caller: Reader) -> shapes.RecordsOut:
     return shapes.RecordsOut(scope=caller.echo(), items=[record_out(block) for block in found])
 
 
-@router.put("/blocks/{name}", tags=["blocks"])
+@router.put("/blocks/{name:name}", tags=["blocks"])
 async def set_block(caller: Writer, name: str, body: shapes.BlockIn) -> shapes.RecordAnswer:
     """Pin a text; with `version`, only if that is still the current one."""
     done = await caller.memory.set_block(name, body.text, user_id=caller.user, version=body.version)
     return shapes.RecordAnswer(scope=caller.echo(), item=record_out(done))
 
 
-@router.delete("/blocks/{name}", tags=["blocks"])
+@router.delete("/blocks/{name:name}", tags=["blocks"])
 async def forget_block(caller: Forgetter, name: str) -> shapes.ErasureOut:
     """Remove a pinned text."""
     return await forget(caller, f"block:{name}")
@@ -216,7 +216,7 @@ async def instruct(caller: Writer, body: shapes.InstructionIn) -> shapes.Standin
     return shapes.StandingOut(scope=caller.echo(body.session), items=items, notes=list(done.notes))
 
 
-@router.post("/standing/{id}/confirm", tags=["standing"])
+@router.post("/standing/{id:name}/confirm", tags=["standing"])
 async def confirm(caller: Writer, id: str) -> shapes.StandingOut:
     """Let an instruction that waits stand."""
     done = await caller.memory.confirm(id, user_id=caller.user)
@@ -225,7 +225,7 @@ async def confirm(caller: Writer, id: str) -> shapes.StandingOut:
     return shapes.StandingOut(scope=caller.echo(), items=items, notes=list(done.notes))
 
 
-@router.delete("/standing/{id}", tags=["standing"])
+@router.delete("/standing/{id:name}", tags=["standing"])
 async def reject(caller: Forgetter, id: str) -> shapes.ErasureOut:
     """Drop an instruction that waits, or take back one that stands."""
     receipt = await caller.memory.reject(id, user_id=caller.user)

@@ -15,7 +15,7 @@ from loom.server.http import shapes
 from loom.server.http.caller import Caller, Forgetter, Reader, Writer
 from loom.text.fence import plain_text
 
-router = APIRouter(prefix="/v1/users/{user}/sessions", tags=["sessions"])
+router = APIRouter(prefix="/v1/users/{user:name}/sessions", tags=["sessions"])
 
 Session = Annotated[str, Path(min_length=1, max_length=MAX_ID_BYTES)]
 At = Annotated[str | None, Query(max_length=MAX_ID_BYTES, description="A checkpoint id, or the number of a turn.")]
@@ -42,7 +42,7 @@ async def sessions(caller: Reader) -> shapes.SessionsOut:
     return shapes.SessionsOut(scope=caller.echo(), items=items)
 
 
-@router.get("/{session}")
+@router.get("/{session:name}")
 async def show(
     caller: Reader, session: Session, at: At = None, whole: Annotated[bool, Query()] = False
 ) -> shapes.ConversationOut:
@@ -71,7 +71,7 @@ def _compaction(done: Compaction) -> shapes.CompactionOut:
     )
 
 
-@router.get("/{session}/checkpoints")
+@router.get("/{session:name}/checkpoints")
 async def checkpoints(caller: Reader, session: Session) -> shapes.CheckpointsOut:
     """The points that a conversation can go back to, last saved first."""
     scope = caller.session(session)
@@ -84,14 +84,14 @@ def _checkpoint(one: Checkpoint) -> shapes.CheckpointOut:
     return shapes.CheckpointOut(id=one.id, session=one.session_id, turn=one.turn, at=one.at, parent=one.parent)
 
 
-@router.post("/{session}/restore")
+@router.post("/{session:name}/restore")
 async def restore(caller: Writer, session: Session, body: shapes.PointIn) -> shapes.CheckpointAnswer:
     """Go back to an earlier point; later checkpoints stay available."""
     opened = await saved_session(caller.place.checkpoints, caller.session(session), body.at)
     return shapes.CheckpointAnswer(scope=caller.echo(session), item=_checkpoint(await opened.checkpoint()))
 
 
-@router.post("/{session}/fork", status_code=201)
+@router.post("/{session:name}/fork", status_code=201)
 async def fork(caller: Writer, session: Session, body: shapes.ForkIn) -> shapes.CheckpointAnswer:
     """Begin a new conversation at a point of this one; both continue separately."""
     scope = caller.session(session)
@@ -102,7 +102,7 @@ async def fork(caller: Writer, session: Session, body: shapes.ForkIn) -> shapes.
     return shapes.CheckpointAnswer(scope=caller.echo(forked.id), item=_checkpoint(first))
 
 
-@router.post("/{session}/compact")
+@router.post("/{session:name}/compact")
 async def compact(caller: Writer, session: Session, body: shapes.CompactIn) -> shapes.CompactedOut:
     """Compact a conversation with a strategy that needs no model; `item.id` undoes it."""
     done = await compact_saved(
@@ -124,7 +124,7 @@ async def compact(caller: Writer, session: Session, body: shapes.CompactIn) -> s
     return shapes.CompactedOut(scope=caller.echo(session), item=plan, notes=[str(done)])
 
 
-@router.post("/{session}/undo")
+@router.post("/{session:name}/undo")
 async def undo(caller: Writer, session: Session, body: shapes.UndoIn) -> shapes.CheckpointAnswer:
     """Show again what a compaction replaced."""
     opened = await saved_session(caller.place.checkpoints, caller.session(session))
@@ -132,7 +132,7 @@ async def undo(caller: Writer, session: Session, body: shapes.UndoIn) -> shapes.
     return shapes.CheckpointAnswer(scope=caller.echo(session), item=_checkpoint(await opened.checkpoint()))
 
 
-@router.delete("/{session}")
+@router.delete("/{session:name}")
 async def forget(caller: Forgetter, session: Session) -> shapes.ErasureOut:
     """Remove a conversation, with what was remembered of it."""
     return await _forget_session(caller, session)

@@ -1,0 +1,585 @@
+"""The pages of the inspector: each answers one question, and works without a script for reading."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+import anyio.to_thread
+from fastapi import APIRouter, FastAPI, Form, Request, UploadFile
+from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
+
+from loom.admin.doctor import labels_of
+from loom.admin.sessions import find_checkpoint, saved_session
+from loom.context.cache.audit import Audit, audit_transcripts
+from loom.context.cache.audit_page import STYLE, causes_table, session_section, sums_list
+from loom.core.checks import MAX_QUERY
+from loom.core.filter import And, Eq
+from loom.core.log import Compaction, LogEntry, LoggedMessage
+from loom.core.message import Message, plain
+from loom.core.record import Layer, Receipt, Record, StoreReceipt
+from loom.core.scope import Scope
+from loom.errors import NotFound, UsageError
+from loom.memory._history import TextHistory
+from loom.protocols.memory_store import ListsUsers
+from loom.server.http.caller import Caller, Place, token_of
+from loom.server.http.guard import Refusal
+from loom.server.inspector.charts import graph_chart, layers_chart, lives_chart
+from loom.server.tokens import ANYBODY, Right, Token
+from loom.text.fence import plain_text
+from loom.text.tokens import EstimateCounter
+from loom.traces.reader import read_transcripts
+
+PREFIX: Final = "/inspect"
+COOKIE: Final = "loom_token"
+MISSED: Final = 5
+"""Hits behind the last one that are shown as just missed."""
+_USERS: Final = 50
+_NEWEST: Final = 25
+_SECTIONS: Final = 20
+"""Sessions of a transcript that are drawn."""
+_POLICY: Final = (
+    "default-src 'self'; img-src 'self' data:; style-src 'self'; script-src 'self'; object-src 'none'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+_TYPES: Final = {"inspector.css": "text/css", "inspector.js": "text/javascript"}
+
+router = APIRouter(prefix=PREFIX, include_in_schema=False)
+
+
+@cache
+def _templates() -> Environment:
+    made = Environment(loader=PackageLoader("loom.server.inspector"), autoescape=True, trim_blocks=True)
+    made.finalize = _safe
+    return made
+
+
+def _safe(value: Any) -> Any:
+    """Stored text without the characters that change how a page reads; Jinja escapes what is left."""
+    return plain_text(value) if type(value) is str else value  # Markup was made safe where it was made
+
+
+def _base(user: str) -> str:
+    return f"{PREFIX}/u/{quote(user, safe='')}"
+
+
+def _page(request: Request, name: str, *, user: str | None = None, status: int = 200, **values: Any) -> HTMLResponse:
+    place: Place = request.app.state.place
+    base = None if user is None else _base(user)
+    where = place.memory.place if isinstance(place.memory.place, str) else type(place.memory.store).__name__
+    page = name.removesuffix(".html") if "page" not in values else values.pop("page")
+    text = _templates().get_template(name).render(page=page, user=user, base=base, where=_hidden(where), **values)
+    return HTMLResponse(text, status_code=status, headers={"Content-Security-Policy": _POLICY})
+
+
+def _hidden(url: str) -> str:
+    """A URL without its password."""
+    scheme, mark, rest = url.partition("://")
+    if not mark or "@" not in rest.partition("/")[0]:
+        return url
+    return f"{scheme}://{rest.partition('@')[2]}"
+
+
+# -- who looks
+
+
+def _token(request: Request) -> Token:
+    secret = request.cookies.get(COOKIE)
+    place: Place = request.app.state.place
+    if secret and place.tokens is not None and "authorization" not in request.headers:
+        found = place.tokens.find(secret)
+        if found is not None:
+            return found
+    return token_of(request)
+
+
+def _caller(request: Request, user: str, right: Right = "read") -> Caller:
+    token = _token(request)
+    if not token.may(right, user):
+        raise Refusal(403, "forbidden", "this token does not allow that", "sign in with another one")
+    return Caller(request.app.state.place, token, user)
+
+
+@router.post("/login")
+async def login(request: Request, token: Annotated[str, Form(max_length=500)]) -> Response:
+    """Keep a token in a cookie that scripts and other sites cannot read."""
+    place: Place = request.app.state.place
+    if place.tokens is None or place.tokens.find(token.strip()) is None:
+        raise Refusal(401, "not_allowed", "this is not a token of this server", "ask its operator for one")
+    response = RedirectResponse(f"{PREFIX}/users", 303)
+    secure = request.url.scheme == "https"
+    response.set_cookie(COOKIE, token.strip(), httponly=True, samesite="strict", secure=secure, path=PREFIX)
+    return response
+
+
+def add_pages(app: FastAPI) -> None:
+    """Add the inspector to a server."""
+    app.include_router(router)
+
+    @app.get("/", include_in_schema=False)
+    async def front() -> Response:
+        return RedirectResponse(f"{PREFIX}/users", 303)
+
+
+def refusal_page(request: Request, refusal: Refusal) -> Response:
+    """A refusal as a page for people; who is not signed in is asked for a token."""
+    asks = refusal.status == 401
+    values = {"title": "Sign in" if asks else "This cannot be shown", "text": refusal.message, "advice": refusal.advice}
+    return _page(request, "message.html", status=refusal.status, asks=asks, **values)
+
+
+@router.get("/static/{name:name}")
+async def static(name: str) -> Response:
+    """The style sheets and the script."""
+    headers = {"Cache-Control": "max-age=300", "Content-Security-Policy": _POLICY}
+    if name == "charts.css":
+        return Response(STYLE, media_type="text/css", headers=headers)
+    if name not in _TYPES:
+        raise NotFound(f"there is no file {name!r:.100} here")
+    text = await anyio.to_thread.run_sync(Path(__file__).with_name("static").joinpath(name).read_bytes)
+    return Response(text, media_type=_TYPES[name], headers=headers)
+
+
+# -- users
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """A receipt that stays on the page."""
+
+    title: str
+    stores: tuple[StoreReceipt, ...]
+
+    @property
+    def pending(self) -> bool:
+        return any(store.pending for store in self.stores)
+
+
+@router.get("/users")
+async def users(request: Request, after: str | None = None) -> Response:
+    """Whose data is here."""
+    return await _users_page(request, after)
+
+
+async def _users_page(request: Request, after: str | None = None, done: _Done | None = None) -> Response:
+    token, place = _token(request), request.app.state.place
+    namespace = place.memory.namespace if token is ANYBODY else token.namespace
+    memory = place.memory_of(namespace)
+    if token.users is not None:
+        found = [user for user in token.users if token.may("read", user)]
+    elif not token.may("read"):
+        raise Refusal(403, "forbidden", "this token may not read", "sign in with another one")
+    else:
+        found = await _names(memory.store, namespace, after)
+    rows = [
+        {
+            "user": user,
+            "base": _base(user),
+            "records": await memory.store.count(Scope(namespace, user)),
+            "sessions": len(await place.checkpoints.sessions(Scope(namespace, user))),
+        }
+        for user in found[:_USERS]
+    ]
+    following = found[_USERS - 1] if len(found) > _USERS else None
+    return _page(request, "users.html", rows=rows, following=following, done=done)
+
+
+async def _names(store: object, namespace: str, after: str | None) -> list[str]:
+    """The users of a namespace behind `after`, one more than a page shows."""
+    found: list[str] = []
+    last = None if after is None else Scope(namespace, after)
+    while isinstance(store, ListsUsers) and len(found) <= _USERS:
+        scopes = await store.users(after=last, limit=500)
+        found += [scope.user_id for scope in scopes if scope.namespace == namespace]
+        if len(scopes) < 500:
+            break
+        last = scopes[-1]
+    return found
+
+
+@router.post("/u/{user:name}/forget")
+async def forget_user(request: Request, user: str, confirm: Annotated[str, Form(max_length=600)]) -> Response:
+    """Erase a person, with the receipt."""
+    caller = _caller(request, user, "forget")
+    if confirm != user:
+        raise UsageError(f"you typed {confirm!r:.100}, and the user is {user!r:.100}; nothing was forgotten")
+    await caller.memory.forget(user_id=user)
+    sessions = await caller.place.checkpoints.forget(caller.scope)
+    memory = await caller.memory.forget(user_id=user)
+    stores = (_named("memory", memory), _named("conversations", sessions))
+    return await _users_page(request, done=_Done(f"{user} was forgotten", stores))
+
+
+def _named(name: str, receipt: Receipt) -> StoreReceipt:
+    return StoreReceipt(store=name, removed=receipt.removed, pending=receipt.pending)
+
+
+@router.get("/u/{user:name}/export")
+async def export(request: Request, user: str) -> Response:
+    """All records of a user as JSON lines."""
+    caller = _caller(request, user)
+
+    async def lines() -> AsyncIterator[str]:
+        async for line in caller.memory.export(user_id=user):
+            yield f"{line}\n"
+
+    return StreamingResponse(lines(), media_type="application/jsonl")
+
+
+# -- memory, facts, what is always shown
+
+
+@router.get("/u/{user:name}/memory")
+async def memory(request: Request, user: str, q: str = "", limit: int = 8) -> Response:
+    """What is known of a user, and what recall finds."""
+    caller = _caller(request, user)
+    query, limit = q.strip()[:MAX_QUERY], min(max(limit, 1), 50)
+    counts = await _counts(caller)
+    values: dict[str, Any] = {"hits": (), "missed": (), "records": (), "notes": (), "confidence": None}
+    if query:
+        found = await caller.memory.recall(query, user_id=user, limit=limit + MISSED)
+        values |= {"hits": found.hits[:limit], "missed": found.hits[limit:], "notes": found.notes}
+        values["confidence"] = found.confidence
+    else:
+        values["records"] = await _newest(caller)
+    chart = Markup(layers_chart(counts))  # noqa: S704 - made of escaped parts
+    return _page(request, "memory.html", user=user, query=query, limit=limit, counts=counts, chart=chart, **values)
+
+
+async def _counts(caller: Caller) -> dict[str, int]:
+    """Records by layer and kind, counted by the store."""
+    store, scope, episodes = caller.memory.store, caller.scope, Eq("kind", "episode")
+    layers = {
+        layer.label: await store.count(scope, where=And(episodes, Eq("layer", layer), Eq("archived_at", None)))
+        for layer in Layer
+    }
+    archived = await store.count(scope, where=episodes) - sum(layers.values())
+    facts = await store.count(scope, where=Eq("kind", "fact"))
+    blocks = len(await caller.memory.blocks(user_id=caller.user))
+    return {**layers, "archived": archived, "facts": facts, "blocks": blocks}
+
+
+async def _newest(caller: Caller) -> list[Record]:
+    """The newest episodes: what is in the layers that everything passes through."""
+    found = caller.memory.list(user_id=caller.user, kind="episode", layer=(Layer.L1, Layer.L2))
+    return sorted([one async for one in found], key=lambda one: one.id, reverse=True)[:_NEWEST]
+
+
+@router.get("/u/{user:name}/facts")
+async def facts(
+    request: Request,
+    user: str,
+    *,
+    k: int | None = None,
+    at: str = "",
+    subject: str = "",
+    history: bool = False,
+) -> Response:
+    """What was true, as it was known on a day."""
+    caller = _caller(request, user)
+    every = await caller.memory.facts(user_id=user, history=True)
+    now = datetime.now(UTC)
+    changes = {fact.recorded_at for fact in every} | {fact.superseded_at for fact in every if fact.superseded_at}
+    moments = [*sorted(changes), max([now, *changes])]
+    place = len(moments) - 1 if k is None else min(max(k, 0), len(moments) - 1)
+    known_at, true_at = moments[place], _day(at)
+    found = await caller.memory.facts(
+        user_id=user, subject=subject.strip()[:200] or None, at=true_at, known_at=known_at, history=history
+    )
+    if history:
+        found = tuple(fact for fact in found if fact.recorded_at <= known_at)
+    believed = [
+        replace(fact, superseded_at=None) if _is_later(fact.superseded_at, known_at) else fact for fact in found
+    ]
+    lives = lives_chart(believed, now=known_at, link=f"{_base(user)}/records/{{id}}")
+    chart = Markup(lives)  # noqa: S704 - made of escaped parts
+    return _page(
+        request,
+        "facts.html",
+        user=user,
+        facts=believed,
+        chart=chart,
+        moments=moments,
+        place=place,
+        known_at=known_at,
+        at=f"{true_at:%Y-%m-%d}" if true_at else "",
+        subject=subject,
+        history=history,
+    )
+
+
+def _is_later(at: datetime | None, known_at: datetime) -> bool:
+    return at is not None and at > known_at
+
+
+def _day(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC) if text else None
+    except ValueError:
+        raise UsageError(f"{text!r:.40} is not a day; write it as 2026-11-15") from None
+
+
+@router.get("/u/{user:name}/records/{id:name}")
+async def record(request: Request, user: str, id: str) -> Response:
+    """Where a record comes from, down to the words."""
+    found = await _caller(request, user).memory.explain(id, user_id=user)
+    groups = [("Made from", found.sources), ("What was made from it", found.made), ("Others like it", found.history)]
+    return _page(request, "record.html", user=user, found=found, groups=groups, page="memory")
+
+
+@router.post("/u/{user:name}/records/{id:name}/forget")
+async def forget_record(request: Request, user: str, id: str) -> Response:
+    """Forget one record."""
+    caller = _caller(request, user, "forget")
+    receipt = await caller.memory.forget(id, user_id=user)
+    return await _users_page(request, done=_Done(f"the record {id} was forgotten", (_named("memory", receipt),)))
+
+
+@router.get("/u/{user:name}/shown")
+async def shown(request: Request, user: str) -> Response:
+    """What stands in every prompt, and what stood there before."""
+    memory_ = _caller(request, user).memory
+    text = str(await memory_.profile(user_id=user))
+    blocks = [await memory_.block_history(block.name, user_id=user) for block in await memory_.blocks(user_id=user)]
+    standing = await memory_.standing(user_id=user)
+    return _page(
+        request,
+        "shown.html",
+        user=user,
+        text=Markup(_escaped(text)),  # noqa: S704 - escaped
+        tokens=EstimateCounter().count(text),
+        bytes=len(text.encode()),
+        waiting=standing.unconfirmed,
+        groups=[("Standing instructions", await memory_.standing_history(user_id=user)), ("Blocks", blocks)],
+        diff=_diff,
+    )
+
+
+def _escaped(text: str) -> str:
+    """The exact bytes as a page shows them: escaped, and nothing taken away."""
+    return str(Markup.escape(text))
+
+
+def _diff(history: TextHistory, number: int) -> list[tuple[str, str]]:
+    """The lines of a change, each with its sign."""
+    lines = history.diff(number).splitlines()
+    return [(line[:1], line[1:]) for line in lines if not line.startswith(("+++", "---", "@@"))]
+
+
+@router.post("/u/{user:name}/standing/{id:name}/{verb}")
+async def decide(request: Request, user: str, id: str, verb: str) -> Response:
+    """Accept an instruction that waits, or drop it."""
+    caller = _caller(request, user, "write")
+    if verb == "confirm":
+        await caller.memory.confirm(id, user_id=user)
+    elif verb == "reject":
+        await caller.memory.reject(id, user_id=user)
+    else:
+        raise NotFound(f"an instruction cannot be made to {verb!r:.40}")
+    return RedirectResponse(f"{_base(user)}/shown", 303)
+
+
+@router.get("/u/{user:name}/graph")
+async def graph(request: Request, user: str) -> Response:
+    """Who and what is connected."""
+    found = await _caller(request, user).memory.facts(user_id=user)
+    counted = Counter[str]()
+    for fact in found:
+        counted.update((fact.subject, fact.object))
+    chart = graph_chart(found, link=f"{_base(user)}/facts?subject={{name}}")
+    return _page(
+        request,
+        "graph.html",
+        user=user,
+        chart=Markup(chart),  # noqa: S704 - made of escaped parts
+        names=counted.most_common(100),
+    )
+
+
+@router.get("/u/{user:name}/jobs")
+async def jobs(request: Request, user: str, note: str = "") -> Response:
+    """Is it healthy?"""
+    caller = _caller(request, user)
+    counted = await caller.memory.stats(user_id=user)
+    dead = await caller.memory.store.dead_letters(caller.scope)
+    labels = await labels_of(caller.memory.store)
+    notes = [note[:300]] if note else []
+    return _page(request, "jobs.html", user=user, waiting=counted["jobs"], dead=dead, labels=labels, notes=notes)
+
+
+@router.post("/u/{user:name}/jobs/run")
+async def run_jobs(request: Request, user: str) -> Response:
+    """Run the jobs that are due."""
+    done = await _caller(request, user, "operate").memory.metabolize(user_id=user)
+    return RedirectResponse(f"{_base(user)}/jobs?note={quote(f'{done.jobs} jobs were run')}", 303)
+
+
+@router.post("/u/{user:name}/jobs/{id:name}/retry")
+async def retry_job(request: Request, user: str, id: str) -> Response:
+    """Queue a job that failed for good once more."""
+    caller = _caller(request, user, "operate")
+    letters = await caller.memory.store.dead_letters(caller.scope)
+    job = next((letter.job for letter in letters if letter.job.id == id), None)
+    if job is None:
+        raise NotFound("there is no such job")
+    now = datetime.now(UTC)
+    await caller.memory.store.write(
+        caller.scope, jobs=[replace(job, id=f"{job.id}.{now.timestamp():.0f}", attempts=0, run_at=now)]
+    )
+    return RedirectResponse(f"{_base(user)}/jobs?note={quote('it is queued again')}", 303)
+
+
+# -- sessions
+
+
+@router.get("/u/{user:name}/sessions")
+async def sessions(request: Request, user: str) -> Response:
+    """The saved conversations."""
+    caller = _caller(request, user)
+    found = await caller.place.checkpoints.sessions(caller.scope)
+    return _page(request, "sessions.html", user=user, sessions=found, done=None)
+
+
+@router.get("/u/{user:name}/sessions/{session:name}")
+async def session(request: Request, user: str, session: str, note: str = "") -> Response:
+    """What happened in a conversation."""
+    caller = _caller(request, user)
+    scope, store = caller.session(session), caller.place.checkpoints
+    last = await find_checkpoint(store, scope, None)
+    log = await store.history(scope, last.id)
+    return _page(
+        request,
+        "session.html",
+        user=user,
+        page="sessions",
+        session_id=session,
+        here=f"{_base(user)}/sessions/{quote(session, safe='')}",
+        turn=last.turn,
+        lines=_lines(log, last.compactions),
+        checkpoints=await store.list(scope, limit=200),
+        notes=[note[:300]] if note else [],
+    )
+
+
+def _lines(log: Sequence[LogEntry], applied: Sequence[str]) -> list[Mapping[str, Any]]:
+    """The entries of a log as the page shows them, each message with whether it is still shown."""
+    texts: dict[str, str] = {}
+    covered = {id for entry in log if isinstance(entry, Compaction) and entry.id in applied for id in entry.covered}
+    found: list[Mapping[str, Any]] = []
+    for entry in log:
+        match entry:
+            case LoggedMessage():
+                texts[entry.id] = _text(entry.message)
+                line = {"kind": "message", "role": entry.message.role, "text": texts[entry.id]}
+                found.append({**line, "id": entry.id, "at": entry.at, "covered": entry.id in covered})
+            case Compaction():
+                shows = [_text(one.message) for one in entry.replacements if one.message is not None]
+                texts |= {
+                    f"{entry.id}.{n}": _text(one.message) for n, one in enumerate(entry.replacements) if one.message
+                }
+                found.append(
+                    {
+                        "kind": "compaction",
+                        "id": entry.id,
+                        "at": entry.at,
+                        "strategy": entry.strategy,
+                        "before": entry.tokens_before,
+                        "after": entry.tokens_after,
+                        "covers": [texts.get(id, id) for id in entry.covered],
+                        "shows": shows,
+                        "applies": entry.id in applied,
+                    }
+                )
+            case _:
+                if entry.kind != "loom.request":  # those have a page of their own
+                    found.append({"kind": "recorded", "label": f"kept by a program: {entry.kind}", "at": entry.at})
+    return found
+
+
+def _text(message: Message) -> str:
+    return "\n".join(plain(part) for part in message.parts)
+
+
+def _to_session(user: str, session: str, note: str) -> Response:
+    return RedirectResponse(f"{_base(user)}/sessions/{quote(session, safe='')}?note={quote(note)}", 303)
+
+
+@router.post("/u/{user:name}/sessions/{session:name}/undo")
+async def undo(request: Request, user: str, session: str, compaction: Annotated[str, Form()]) -> Response:
+    """Show again what a compaction replaced."""
+    caller = _caller(request, user, "write")
+    opened = await saved_session(caller.place.checkpoints, caller.session(session))
+    await opened.undo(compaction)
+    await opened.checkpoint()
+    return _to_session(user, session, "the compaction was undone")
+
+
+@router.post("/u/{user:name}/sessions/{session:name}/restore")
+async def restore(request: Request, user: str, session: str, at: Annotated[str, Form()]) -> Response:
+    """Go back to a checkpoint."""
+    caller = _caller(request, user, "write")
+    opened = await saved_session(caller.place.checkpoints, caller.session(session), at)
+    saved = await opened.checkpoint()
+    return _to_session(user, session, f"the conversation continues from turn {saved.turn}")
+
+
+@router.post("/u/{user:name}/sessions/{session:name}/fork")
+async def fork(request: Request, user: str, session: str, at: Annotated[str, Form()]) -> Response:
+    """Begin a new conversation at a checkpoint."""
+    caller = _caller(request, user, "write")
+    opened = await saved_session(caller.place.checkpoints, caller.session(session), at)
+    forked = await opened.fork(at)
+    return _to_session(user, forked.id, f"this conversation was forked from {session}")
+
+
+# -- requests
+
+
+@router.get("/transcript")
+async def transcript(request: Request) -> Response:
+    """A page on which a transcript can be dropped."""
+    _token(request)
+    return _page(request, "requests.html", page="transcript", upload=True, about="", notes=(), sections=())
+
+
+@router.post("/transcript")
+async def read_transcript(request: Request, file: UploadFile) -> Response:
+    """The requests of a transcript; nothing of it is stored."""
+    _token(request)
+    name = Path(file.filename or "transcript.jsonl").name[:200] or "transcript.jsonl"
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / f"uploaded{Path(name).suffix or '.jsonl'}"
+        place.write_bytes(await file.read())
+        try:
+            audit = await anyio.to_thread.run_sync(lambda: audit_transcripts(read_transcripts([place])))
+        except UsageError as error:
+            raise UsageError(str(error).replace(str(place), name)) from error
+    return _page(
+        request,
+        "requests.html",
+        page="transcript",
+        upload=True,
+        about=name,
+        notes=() if audit.sessions else ("it holds no requests with usage",),
+        sections=audit_sections(audit, {str(place): name}),
+    )
+
+
+def audit_sections(audit: Audit, names: Mapping[str, str]) -> list[Markup]:
+    """An audit as parts of a page; `names` are what paths are called on it."""
+    if not audit.sessions:
+        return []
+    drawn = sorted(audit.sessions, key=lambda session: (-session.lost, -session.prompt))[:_SECTIONS]
+    parts = [sums_list(audit), causes_table(audit), *(session_section(session) for session in drawn)]
+    for path, name in names.items():
+        parts = [part.replace(str(Markup.escape(path)), str(Markup.escape(name))) for part in parts]
+    return [Markup(part) for part in parts]  # noqa: S704 - made of escaped parts
