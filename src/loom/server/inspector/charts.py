@@ -13,7 +13,15 @@ from html import escape
 from typing import Final
 from urllib.parse import quote
 
+from markupsafe import Markup
+
 from loom.core.record import Fact
+
+
+def drawn(picture: str) -> Markup:
+    """A picture or a part of a page whose texts were escaped when it was made."""
+    return Markup(picture)  # noqa: S704
+
 
 _LAYERS: Final = {
     "L1": "working",
@@ -127,4 +135,31 @@ def graph_chart(facts: Sequence[Fact], *, link: str) -> str:
     return (
         f'<svg class="graph" viewBox="-120 0 {side + 240} {side}" role="img" '
         f'aria-label="{len(names)} names and {len(lines)} facts between them">{"".join(lines)}{"".join(nodes)}</svg>'
+    )
+
+
+_SECTIONS: Final = ("tools", "foundation", "focus", "topic", "convo", "recalled", "step", "attention")
+
+
+def window_bar(sections: Mapping[str, int], *, wide: bool = False) -> str:
+    """The window of one request: a bar with a part for each section, as long as its tokens."""
+    total = sum(sections.values())
+    if not total:
+        return ""
+    width, height = (_WIDE, 44) if wide else (160, 14)
+    x, parts = 0.0, list[str]()
+    known = [name for name in _SECTIONS if name in sections]
+    for name in (*known, *(other for other in sections if other not in _SECTIONS)):
+        size = sections[name] / total * width
+        kind = _SECTIONS.index(name) if name in _SECTIONS else len(_SECTIONS)
+        share = f"{name}: {sections[name]:,} tokens, {sections[name] / total:.0%}"
+        text = f'<text x="{x + 4:.1f}" y="27">{escape(name)}</text>' if wide and size > 8 * len(name) + 8 else ""
+        rect = f'<rect class="s{kind}" x="{x:.1f}" y="0" width="{max(size - 1, 0.5):.1f}" height="{height}"/>'
+        parts.append(f"<g><title>{escape(share)}</title>{rect}{text}</g>")
+        x += size
+    label = escape(", ".join(f"{name} {count:,}" for name, count in sections.items()))
+    told = f'<p class="dim">{label}</p>' if wide else ""
+    return (
+        f'<svg class="window{"" if wide else " small"}" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">'
+        f"{''.join(parts)}</svg>{told}"
     )

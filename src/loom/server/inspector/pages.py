@@ -33,7 +33,7 @@ from loom.memory._history import TextHistory
 from loom.protocols.memory_store import ListsUsers
 from loom.server.http.caller import Caller, Place, token_of
 from loom.server.http.guard import Refusal
-from loom.server.inspector.charts import graph_chart, layers_chart, lives_chart
+from loom.server.inspector.charts import drawn, graph_chart, layers_chart, lives_chart
 from loom.server.tokens import ANYBODY, Right, Token
 from loom.text.fence import plain_text
 from loom.text.tokens import EstimateCounter
@@ -68,16 +68,28 @@ def _safe(value: Any) -> Any:
     return plain_text(value) if type(value) is str else value  # Markup was made safe where it was made
 
 
-def _base(user: str) -> str:
+def base_of(user: str) -> str:
+    """The path of the pages of a user."""
     return f"{PREFIX}/u/{quote(user, safe='')}"
 
 
-def _page(request: Request, name: str, *, user: str | None = None, status: int = 200, **values: Any) -> HTMLResponse:
+def page(
+    request: Request,
+    template: str,
+    *,
+    name: str | None = None,
+    user: str | None = None,
+    status: int = 200,
+    **values: Any,
+) -> HTMLResponse:
+    """A page for the browser; `name` is its place in the list of pages."""
     place: Place = request.app.state.place
-    base = None if user is None else _base(user)
+    base = None if user is None else base_of(user)
     where = place.memory.place if isinstance(place.memory.place, str) else type(place.memory.store).__name__
-    page = name.removesuffix(".html") if "page" not in values else values.pop("page")
-    text = _templates().get_template(name).render(page=page, user=user, base=base, where=_hidden(where), **values)
+    current = name or template.removesuffix(".html")
+    text = (
+        _templates().get_template(template).render(page=current, user=user, base=base, where=_hidden(where), **values)
+    )
     return HTMLResponse(text, status_code=status, headers={"Content-Security-Policy": _POLICY})
 
 
@@ -102,7 +114,8 @@ def _token(request: Request) -> Token:
     return token_of(request)
 
 
-def _caller(request: Request, user: str, right: Right = "read") -> Caller:
+def caller_of(request: Request, user: str, right: Right = "read") -> Caller:
+    """Who looks at the data of a user; raises Refusal if their token does not allow it."""
     token = _token(request)
     if not token.may(right, user):
         raise Refusal(403, "forbidden", "this token does not allow that", "sign in with another one")
@@ -121,9 +134,10 @@ async def login(request: Request, token: Annotated[str, Form(max_length=500)]) -
     return response
 
 
-def add_pages(app: FastAPI) -> None:
+def add_pages(app: FastAPI, *routers: APIRouter) -> None:
     """Add the inspector to a server."""
-    app.include_router(router)
+    for one in (router, *routers):
+        app.include_router(one)
 
     @app.get("/", include_in_schema=False)
     async def front() -> Response:
@@ -134,7 +148,7 @@ def refusal_page(request: Request, refusal: Refusal) -> Response:
     """A refusal as a page for people; who is not signed in is asked for a token."""
     asks = refusal.status == 401
     values = {"title": "Sign in" if asks else "This cannot be shown", "text": refusal.message, "advice": refusal.advice}
-    return _page(request, "message.html", status=refusal.status, asks=asks, **values)
+    return page(request, "message.html", status=refusal.status, asks=asks, **values)
 
 
 @router.get("/static/{name:name}")
@@ -183,14 +197,14 @@ async def _users_page(request: Request, after: str | None = None, done: _Done | 
     rows = [
         {
             "user": user,
-            "base": _base(user),
+            "base": base_of(user),
             "records": await memory.store.count(Scope(namespace, user)),
             "sessions": len(await place.checkpoints.sessions(Scope(namespace, user))),
         }
         for user in found[:_USERS]
     ]
     following = found[_USERS - 1] if len(found) > _USERS else None
-    return _page(request, "users.html", rows=rows, following=following, done=done)
+    return page(request, "users.html", rows=rows, following=following, done=done)
 
 
 async def _names(store: object, namespace: str, after: str | None) -> list[str]:
@@ -209,7 +223,7 @@ async def _names(store: object, namespace: str, after: str | None) -> list[str]:
 @router.post("/u/{user:name}/forget")
 async def forget_user(request: Request, user: str, confirm: Annotated[str, Form(max_length=600)]) -> Response:
     """Erase a person, with the receipt."""
-    caller = _caller(request, user, "forget")
+    caller = caller_of(request, user, "forget")
     if confirm != user:
         raise UsageError(f"you typed {confirm!r:.100}, and the user is {user!r:.100}; nothing was forgotten")
     await caller.memory.forget(user_id=user)
@@ -226,7 +240,7 @@ def _named(name: str, receipt: Receipt) -> StoreReceipt:
 @router.get("/u/{user:name}/export")
 async def export(request: Request, user: str) -> Response:
     """All records of a user as JSON lines."""
-    caller = _caller(request, user)
+    caller = caller_of(request, user)
 
     async def lines() -> AsyncIterator[str]:
         async for line in caller.memory.export(user_id=user):
@@ -241,7 +255,7 @@ async def export(request: Request, user: str) -> Response:
 @router.get("/u/{user:name}/memory")
 async def memory(request: Request, user: str, q: str = "", limit: int = 8) -> Response:
     """What is known of a user, and what recall finds."""
-    caller = _caller(request, user)
+    caller = caller_of(request, user)
     query, limit = q.strip()[:MAX_QUERY], min(max(limit, 1), 50)
     counts = await _counts(caller)
     values: dict[str, Any] = {"hits": (), "missed": (), "records": (), "notes": (), "confidence": None}
@@ -251,8 +265,8 @@ async def memory(request: Request, user: str, q: str = "", limit: int = 8) -> Re
         values["confidence"] = found.confidence
     else:
         values["records"] = await _newest(caller)
-    chart = Markup(layers_chart(counts))  # noqa: S704 - made of escaped parts
-    return _page(request, "memory.html", user=user, query=query, limit=limit, counts=counts, chart=chart, **values)
+    chart = drawn(layers_chart(counts))
+    return page(request, "memory.html", user=user, query=query, limit=limit, counts=counts, chart=chart, **values)
 
 
 async def _counts(caller: Caller) -> dict[str, int]:
@@ -285,7 +299,7 @@ async def facts(
     history: bool = False,
 ) -> Response:
     """What was true, as it was known on a day."""
-    caller = _caller(request, user)
+    caller = caller_of(request, user)
     every = await caller.memory.facts(user_id=user, history=True)
     now = datetime.now(UTC)
     changes = {fact.recorded_at for fact in every} | {fact.superseded_at for fact in every if fact.superseded_at}
@@ -300,9 +314,9 @@ async def facts(
     believed = [
         replace(fact, superseded_at=None) if _is_later(fact.superseded_at, known_at) else fact for fact in found
     ]
-    lives = lives_chart(believed, now=known_at, link=f"{_base(user)}/records/{{id}}")
-    chart = Markup(lives)  # noqa: S704 - made of escaped parts
-    return _page(
+    lives = lives_chart(believed, now=known_at, link=f"{base_of(user)}/records/{{id}}")
+    chart = drawn(lives)
+    return page(
         request,
         "facts.html",
         user=user,
@@ -331,15 +345,15 @@ def _day(text: str) -> datetime | None:
 @router.get("/u/{user:name}/records/{id:name}")
 async def record(request: Request, user: str, id: str) -> Response:
     """Where a record comes from, down to the words."""
-    found = await _caller(request, user).memory.explain(id, user_id=user)
+    found = await caller_of(request, user).memory.explain(id, user_id=user)
     groups = [("Made from", found.sources), ("What was made from it", found.made), ("Others like it", found.history)]
-    return _page(request, "record.html", user=user, found=found, groups=groups, page="memory")
+    return page(request, "record.html", user=user, found=found, groups=groups, name="memory")
 
 
 @router.post("/u/{user:name}/records/{id:name}/forget")
 async def forget_record(request: Request, user: str, id: str) -> Response:
     """Forget one record."""
-    caller = _caller(request, user, "forget")
+    caller = caller_of(request, user, "forget")
     receipt = await caller.memory.forget(id, user_id=user)
     return await _users_page(request, done=_Done(f"the record {id} was forgotten", (_named("memory", receipt),)))
 
@@ -347,15 +361,15 @@ async def forget_record(request: Request, user: str, id: str) -> Response:
 @router.get("/u/{user:name}/shown")
 async def shown(request: Request, user: str) -> Response:
     """What stands in every prompt, and what stood there before."""
-    memory_ = _caller(request, user).memory
+    memory_ = caller_of(request, user).memory
     text = str(await memory_.profile(user_id=user))
     blocks = [await memory_.block_history(block.name, user_id=user) for block in await memory_.blocks(user_id=user)]
     standing = await memory_.standing(user_id=user)
-    return _page(
+    return page(
         request,
         "shown.html",
         user=user,
-        text=Markup(_escaped(text)),  # noqa: S704 - escaped
+        text=drawn(_escaped(text)),
         tokens=EstimateCounter().count(text),
         bytes=len(text.encode()),
         waiting=standing.unconfirmed,
@@ -378,29 +392,29 @@ def _diff(history: TextHistory, number: int) -> list[tuple[str, str]]:
 @router.post("/u/{user:name}/standing/{id:name}/{verb}")
 async def decide(request: Request, user: str, id: str, verb: str) -> Response:
     """Accept an instruction that waits, or drop it."""
-    caller = _caller(request, user, "write")
+    caller = caller_of(request, user, "write")
     if verb == "confirm":
         await caller.memory.confirm(id, user_id=user)
     elif verb == "reject":
         await caller.memory.reject(id, user_id=user)
     else:
         raise NotFound(f"an instruction cannot be made to {verb!r:.40}")
-    return RedirectResponse(f"{_base(user)}/shown", 303)
+    return RedirectResponse(f"{base_of(user)}/shown", 303)
 
 
 @router.get("/u/{user:name}/graph")
 async def graph(request: Request, user: str) -> Response:
     """Who and what is connected."""
-    found = await _caller(request, user).memory.facts(user_id=user)
+    found = await caller_of(request, user).memory.facts(user_id=user)
     counted = Counter[str]()
     for fact in found:
         counted.update((fact.subject, fact.object))
-    chart = graph_chart(found, link=f"{_base(user)}/facts?subject={{name}}")
-    return _page(
+    chart = graph_chart(found, link=f"{base_of(user)}/facts?subject={{name}}")
+    return page(
         request,
         "graph.html",
         user=user,
-        chart=Markup(chart),  # noqa: S704 - made of escaped parts
+        chart=drawn(chart),
         names=counted.most_common(100),
     )
 
@@ -408,25 +422,25 @@ async def graph(request: Request, user: str) -> Response:
 @router.get("/u/{user:name}/jobs")
 async def jobs(request: Request, user: str, note: str = "") -> Response:
     """Is it healthy?"""
-    caller = _caller(request, user)
+    caller = caller_of(request, user)
     counted = await caller.memory.stats(user_id=user)
     dead = await caller.memory.store.dead_letters(caller.scope)
     labels = await labels_of(caller.memory.store)
     notes = [note[:300]] if note else []
-    return _page(request, "jobs.html", user=user, waiting=counted["jobs"], dead=dead, labels=labels, notes=notes)
+    return page(request, "jobs.html", user=user, waiting=counted["jobs"], dead=dead, labels=labels, notes=notes)
 
 
 @router.post("/u/{user:name}/jobs/run")
 async def run_jobs(request: Request, user: str) -> Response:
     """Run the jobs that are due."""
-    done = await _caller(request, user, "operate").memory.metabolize(user_id=user)
-    return RedirectResponse(f"{_base(user)}/jobs?note={quote(f'{done.jobs} jobs were run')}", 303)
+    done = await caller_of(request, user, "operate").memory.metabolize(user_id=user)
+    return RedirectResponse(f"{base_of(user)}/jobs?note={quote(f'{done.jobs} jobs were run')}", 303)
 
 
 @router.post("/u/{user:name}/jobs/{id:name}/retry")
 async def retry_job(request: Request, user: str, id: str) -> Response:
     """Queue a job that failed for good once more."""
-    caller = _caller(request, user, "operate")
+    caller = caller_of(request, user, "operate")
     letters = await caller.memory.store.dead_letters(caller.scope)
     job = next((letter.job for letter in letters if letter.job.id == id), None)
     if job is None:
@@ -435,7 +449,7 @@ async def retry_job(request: Request, user: str, id: str) -> Response:
     await caller.memory.store.write(
         caller.scope, jobs=[replace(job, id=f"{job.id}.{now.timestamp():.0f}", attempts=0, run_at=now)]
     )
-    return RedirectResponse(f"{_base(user)}/jobs?note={quote('it is queued again')}", 303)
+    return RedirectResponse(f"{base_of(user)}/jobs?note={quote('it is queued again')}", 303)
 
 
 # -- sessions
@@ -444,25 +458,25 @@ async def retry_job(request: Request, user: str, id: str) -> Response:
 @router.get("/u/{user:name}/sessions")
 async def sessions(request: Request, user: str) -> Response:
     """The saved conversations."""
-    caller = _caller(request, user)
+    caller = caller_of(request, user)
     found = await caller.place.checkpoints.sessions(caller.scope)
-    return _page(request, "sessions.html", user=user, sessions=found, done=None)
+    return page(request, "sessions.html", user=user, sessions=found, done=None)
 
 
 @router.get("/u/{user:name}/sessions/{session:name}")
 async def session(request: Request, user: str, session: str, note: str = "") -> Response:
     """What happened in a conversation."""
-    caller = _caller(request, user)
+    caller = caller_of(request, user)
     scope, store = caller.session(session), caller.place.checkpoints
     last = await find_checkpoint(store, scope, None)
     log = await store.history(scope, last.id)
-    return _page(
+    return page(
         request,
         "session.html",
         user=user,
-        page="sessions",
+        name="sessions",
         session_id=session,
-        here=f"{_base(user)}/sessions/{quote(session, safe='')}",
+        here=f"{base_of(user)}/sessions/{quote(session, safe='')}",
         turn=last.turn,
         lines=_lines(log, last.compactions),
         checkpoints=await store.list(scope, limit=200),
@@ -510,13 +524,13 @@ def _text(message: Message) -> str:
 
 
 def _to_session(user: str, session: str, note: str) -> Response:
-    return RedirectResponse(f"{_base(user)}/sessions/{quote(session, safe='')}?note={quote(note)}", 303)
+    return RedirectResponse(f"{base_of(user)}/sessions/{quote(session, safe='')}?note={quote(note)}", 303)
 
 
 @router.post("/u/{user:name}/sessions/{session:name}/undo")
 async def undo(request: Request, user: str, session: str, compaction: Annotated[str, Form()]) -> Response:
     """Show again what a compaction replaced."""
-    caller = _caller(request, user, "write")
+    caller = caller_of(request, user, "write")
     opened = await saved_session(caller.place.checkpoints, caller.session(session))
     await opened.undo(compaction)
     await opened.checkpoint()
@@ -526,7 +540,7 @@ async def undo(request: Request, user: str, session: str, compaction: Annotated[
 @router.post("/u/{user:name}/sessions/{session:name}/restore")
 async def restore(request: Request, user: str, session: str, at: Annotated[str, Form()]) -> Response:
     """Go back to a checkpoint."""
-    caller = _caller(request, user, "write")
+    caller = caller_of(request, user, "write")
     opened = await saved_session(caller.place.checkpoints, caller.session(session), at)
     saved = await opened.checkpoint()
     return _to_session(user, session, f"the conversation continues from turn {saved.turn}")
@@ -535,7 +549,7 @@ async def restore(request: Request, user: str, session: str, at: Annotated[str, 
 @router.post("/u/{user:name}/sessions/{session:name}/fork")
 async def fork(request: Request, user: str, session: str, at: Annotated[str, Form()]) -> Response:
     """Begin a new conversation at a checkpoint."""
-    caller = _caller(request, user, "write")
+    caller = caller_of(request, user, "write")
     opened = await saved_session(caller.place.checkpoints, caller.session(session), at)
     forked = await opened.fork(at)
     return _to_session(user, forked.id, f"this conversation was forked from {session}")
@@ -548,7 +562,7 @@ async def fork(request: Request, user: str, session: str, at: Annotated[str, For
 async def transcript(request: Request) -> Response:
     """A page on which a transcript can be dropped."""
     _token(request)
-    return _page(request, "requests.html", page="transcript", upload=True, about="", notes=(), sections=())
+    return page(request, "requests.html", name="transcript", upload=True, about="", notes=(), sections=())
 
 
 @router.post("/transcript")
@@ -563,10 +577,10 @@ async def read_transcript(request: Request, file: UploadFile) -> Response:
             audit = await anyio.to_thread.run_sync(lambda: audit_transcripts(read_transcripts([place])))
         except UsageError as error:
             raise UsageError(str(error).replace(str(place), name)) from error
-    return _page(
+    return page(
         request,
         "requests.html",
-        page="transcript",
+        name="transcript",
         upload=True,
         about=name,
         notes=() if audit.sessions else ("it holds no requests with usage",),
@@ -582,4 +596,4 @@ def audit_sections(audit: Audit, names: Mapping[str, str]) -> list[Markup]:
     parts = [sums_list(audit), causes_table(audit), *(session_section(session) for session in drawn)]
     for path, name in names.items():
         parts = [part.replace(str(Markup.escape(path)), str(Markup.escape(name))) for part in parts]
-    return [Markup(part) for part in parts]  # noqa: S704 - made of escaped parts
+    return [drawn(part) for part in parts]
