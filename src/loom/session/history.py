@@ -12,8 +12,19 @@ from loom.context.context import Context
 from loom.context.entry import MessageEntry
 from loom.core.checks import MAX_TEXT, as_utc, check_id, check_length
 from loom.core.clock import Clock, RecordIds
-from loom.core.log import Checkpoint, Compaction, LogEntry, LoggedMessage, Replacement, Shown, end_of_turn, shown_of
-from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart, Usage, from_mapping
+from loom.core.log import (
+    Checkpoint,
+    Compaction,
+    LogEntry,
+    LoggedMessage,
+    Recorded,
+    Replacement,
+    Shown,
+    end_of_turn,
+    recorded_again,
+    shown_of,
+)
+from loom.core.message import JSON, Message, TextPart, ToolCallPart, ToolResultPart, Usage, from_mapping
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
 from loom.protocols.checkpoint_store import CheckpointStore, Forks
@@ -66,6 +77,23 @@ class History:
         self._context.convo.add(entry)
         return logged
 
+    def now(self) -> datetime:
+        """The time that an entry would get."""
+        return self._clock.now()
+
+    def record(self, kind: str, body: JSON) -> Recorded:
+        """Add an entry that no model is shown; the body is JSON that nobody changes any more."""
+        recorded = recorded_again(self._ids.next_id(), self._clock.now(), kind, body)
+        self.log.append(recorded)
+        return recorded
+
+    def drop_bodies(self, start: int, end: int) -> None:
+        """Keep only the places of what was recorded: it is saved, and read from the store where it is wanted."""
+        for place in range(start, end):
+            entry = self.log[place]
+            if isinstance(entry, Recorded):
+                self.log[place] = recorded_again(entry.id, entry.at, entry.kind, None)
+
     def spend(self, bill: Bill) -> None:
         """Count the tokens of a bill."""
         self.usage += bill.usage
@@ -73,12 +101,13 @@ class History:
     def withdraw(self, position: int) -> None:
         """Take back the messages that the log gained since it had this length.
 
-        A compaction made since stays, unless it covers one of them.
+        A compaction made since stays, unless it covers one of them; what was recorded stays.
         """
         gone = {entry.id for entry in self.log[position:] if isinstance(entry, LoggedMessage)}
         made = [entry for entry in self.log[position:] if isinstance(entry, Compaction)]
         kept = list(takewhile(lambda compaction: gone.isdisjoint(compaction.covered), made))
-        self.log[position:] = kept
+        stays = {compaction.id for compaction in kept}
+        self.log[position:] = [e for e in self.log[position:] if isinstance(e, Recorded) or e.id in stays]
         entries = [self._entries.pop(id) for id in gone]
         if len(kept) < len(made):
             undone = {compaction.id for compaction in made[len(kept) :]}
@@ -424,6 +453,7 @@ class Saver:
             unfinished=history.unfinished,
         )
         await self._write(checkpoint, tuple(history.log[done:]), self.head)
+        history.drop_bodies(done, checkpoint.position)
         return checkpoint
 
     async def _write(self, checkpoint: Checkpoint, entries: tuple[LogEntry, ...], head: str | None) -> None:
@@ -449,7 +479,7 @@ class Saver:
         if newest is None or found is None:
             what = repr(at) if isinstance(at, str) else "yet" if at is None else f"of turn {at}"
             raise NotFound(f"session {self.scope.session_id!r} has no checkpoint {what}; checkpoints() lists them")
-        log = await self.store.history(self.scope, found.id)
+        log = await self.store.history(self.scope, found.id, bodies=False)
         self.last, self.head, self._unsure = found, newest.id, None
         return found, log
 
@@ -462,7 +492,7 @@ class Saver:
         saved = await self.store.load(self.scope)
         if saved is None:
             return None
-        log = await self.store.history(self.scope, saved.id)
+        log = await self.store.history(self.scope, saved.id, bodies=False)
         if tuple(item.message for item in shown_of(log, saved.compactions)) != tuple(messages):
             raise StoreConflict(
                 f"session {self.scope.session_id!r} is saved with other messages; restore() brings those back, and a "
