@@ -8,7 +8,7 @@ from loom import Agent, CompactionConfig, Retain, open_memory
 
 TALK = (
     "I live in Madrid.",
-    "My sister Maria works at Acme.",
+    "My sister is called Maria.",
     "I prefer window seats when I fly.",
     "Always answer in short sentences.",
     "I moved to Lisbon last month.",

@@ -184,14 +184,14 @@ async def test_a_compaction_is_undone_and_a_conversation_forked_and_rewound(copy
     async with serving(copy) as client, aclosing(open_checkpoints(copy)) as saved:
         scope = Scope("default", "ann", "talk-0")
         before = await page(client, "u/ann/sessions/talk-0")
-        assert "no longer shown" in before
+        assert "covered by a compaction" in before
         last = await saved.load(scope)
         assert last is not None
         done = await client.post(
             "/inspect/u/ann/sessions/talk-0/undo", data={"compaction": last.compactions[0]}, follow_redirects=True
         )
         assert "the compaction was undone" in done.text
-        assert "no longer shown" not in done.text
+        assert "covered by a compaction" not in done.text
         point = (await saved.list(scope))[-1]
         forked = await client.post("/inspect/u/ann/sessions/talk-0/fork", data={"at": point.id}, follow_redirects=True)
         assert "was forked from talk-0" in forked.text

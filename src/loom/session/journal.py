@@ -118,7 +118,9 @@ class RequestRecord:
             prefix=body.get("prefix", ""),
             predicted_read=predicted[0],
             predicted_write=predicted[1],
-            usage=None if usage is None else Usage(*usage),
+            usage=None
+            if usage is None
+            else Usage(**dict(zip(("input", "output", "cache_read", "cache_write"), usage, strict=False))),
             cache_read=reported.get("read"),
             cache_write=reported.get("write"),
             write_5m=reported.get("5m"),

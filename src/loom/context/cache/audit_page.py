@@ -104,7 +104,7 @@ def causes_table(audit: Audit) -> str:
         for cause, found in audit.by_cause.items()
     )
     head = '<tr><th>cause</th><th class="n">collapses</th><th class="n">tokens lost</th><th class="n">cost</th></tr>'
-    return f'<div class="wide"><table>{head}{rows}</table></div>'
+    return f'<div class="wide" tabindex="0"><table>{head}{rows}</table></div>'
 
 
 def sessions_table(sessions: Sequence[AuditedSession], *, linked: Sequence[AuditedSession] = ()) -> str:
@@ -126,7 +126,7 @@ def sessions_table(sessions: Sequence[AuditedSession], *, linked: Sequence[Audit
         rows.append(f'<tr><td>{name}</td>{cells}<td class="n">{dollars(session.lost_usd)}</td></tr>')
     names = ("requests", "read", "cost", "collapses", "tokens lost", "paid for it")
     head = "".join(f'<th class="n">{name}</th>' for name in names)
-    return f'<div class="wide"><table><tr><th>session</th>{head}</tr>{"".join(rows)}</table></div>'
+    return f'<div class="wide" tabindex="0"><table><tr><th>session</th>{head}</tr>{"".join(rows)}</table></div>'
 
 
 def session_section(session: AuditedSession) -> str:
@@ -158,7 +158,7 @@ def collapses_list(calls: Iterable[AuditedCall]) -> str:
     if not rows:
         return ""
     head = '<tr><th class="n">request</th><th>time</th><th>cause</th><th class="n">lost</th><th class="n">cost</th>'
-    return f'<div class="wide"><table>{head}<th>why</th></tr>{"".join(rows)}</table></div>'
+    return f'<div class="wide" tabindex="0"><table>{head}<th>why</th></tr>{"".join(rows)}</table></div>'
 
 
 def requests_chart(calls: Sequence[AuditedCall]) -> str:

@@ -41,7 +41,7 @@ _SLASH: Final = "\x1f"
 """What a slash inside a name becomes until the route is known; no name may hold this character itself."""
 _SECURITY: Final = (
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),  # with none at all, a browser hides where a form comes from
     (b"cache-control", b"no-store"),
 )
 

@@ -90,7 +90,7 @@ def lives_chart(facts: Sequence[Fact], *, now: datetime, link: str) -> str:
         f'<text x="{_WIDE - 8}" y="{height - 4}" text-anchor="end">{_day(datetime.fromtimestamp(last, UTC))}</text>'
     )
     return (
-        f'<svg viewBox="0 0 {_WIDE} {height}" role="img" aria-label="the lives of {len(shown)} facts">{axis}'
+        f'<svg viewBox="0 0 {_WIDE} {height}" role="group" aria-label="the lives of {len(shown)} facts">{axis}'
         f"{''.join(rows)}</svg>"
     )
 
@@ -133,7 +133,7 @@ def graph_chart(facts: Sequence[Fact], *, link: str) -> str:
             f'<text x="{at:.1f}" y="{low:.1f}" text-anchor="{anchor}">{escape(label)}</text></g></a>'
         )
     return (
-        f'<svg class="graph" viewBox="-120 0 {side + 240} {side}" role="img" '
+        f'<svg class="graph" viewBox="-120 0 {side + 240} {side}" role="group" '
         f'aria-label="{len(names)} names and {len(lines)} facts between them">{"".join(lines)}{"".join(nodes)}</svg>'
     )
 

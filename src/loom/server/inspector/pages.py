@@ -592,8 +592,8 @@ def audit_sections(audit: Audit, names: Mapping[str, str]) -> list[Markup]:
     """An audit as parts of a page; `names` are what paths are called on it."""
     if not audit.sessions:
         return []
-    drawn = sorted(audit.sessions, key=lambda session: (-session.lost, -session.prompt))[:_SECTIONS]
-    parts = [sums_list(audit), causes_table(audit), *(session_section(session) for session in drawn)]
+    worst = sorted(audit.sessions, key=lambda session: (-session.lost, -session.prompt))[:_SECTIONS]
+    parts = [sums_list(audit), causes_table(audit), *(session_section(session) for session in worst)]
     for path, name in names.items():
         parts = [part.replace(str(Markup.escape(path)), str(Markup.escape(name))) for part in parts]
     return [drawn(part) for part in parts]

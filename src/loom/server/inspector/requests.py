@@ -75,7 +75,9 @@ def _section(user: str, session: str, records: Sequence[RequestRecord]) -> Marku
         '<th class="n">read</th><th class="n">predicted</th><th class="n">written</th><th class="n">cost</th>'
         "<th>cache</th></tr></thead>"
     )
-    table = Markup('<div class="wide"><table><caption class="skip">Requests</caption>{}<tbody>{}</tbody></table></div>')
+    table = Markup(
+        '<div class="wide" tabindex="0"><table><caption class="skip">Requests</caption>{}<tbody>{}</tbody></table></div>'
+    )
     return Markup('<section><h2><a href="{}">{}</a></h2>{}{}{}</section>').format(
         here,
         session,
