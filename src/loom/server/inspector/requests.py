@@ -76,7 +76,8 @@ def _section(user: str, session: str, records: Sequence[RequestRecord]) -> Marku
         "<th>cache</th></tr></thead>"
     )
     table = Markup(
-        '<div class="wide" tabindex="0"><table><caption class="skip">Requests</caption>{}<tbody>{}</tbody></table></div>'
+        '<div class="wide" tabindex="0"><table><caption class="skip">Requests</caption>'
+        "{}<tbody>{}</tbody></table></div>"
     )
     return Markup('<section><h2><a href="{}">{}</a></h2>{}{}{}</section>').format(
         here,
