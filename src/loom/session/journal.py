@@ -30,6 +30,8 @@ BODY: Final = "loom.request.body"
 
 Purpose: TypeAlias = Literal["answer", "repair", "summary", "nested"]
 
+_COUNTED: Final = ("input", "output", "cache_read", "cache_write")
+"""The counts of a usage, in the order in which a record has them; others may only be added at the end."""
 _MARKERS: Final = 4
 """How many markers are kept of a request, the last ones: one provider takes dozens, and a record has to stay small."""
 _WORDS: Final = 160
@@ -118,9 +120,7 @@ class RequestRecord:
             prefix=body.get("prefix", ""),
             predicted_read=predicted[0],
             predicted_write=predicted[1],
-            usage=None
-            if usage is None
-            else Usage(**dict(zip(("input", "output", "cache_read", "cache_write"), usage, strict=False))),
+            usage=None if usage is None else Usage(**dict(zip(_COUNTED, usage, strict=False))),
             cache_read=reported.get("read"),
             cache_write=reported.get("write"),
             write_5m=reported.get("5m"),
@@ -306,7 +306,7 @@ def shortened_words(text: str) -> str:
 
 
 def _counts(usage: Usage) -> list[JSON]:
-    return [usage.input, usage.output, usage.cache_read, usage.cache_write]
+    return [getattr(usage, name) for name in _COUNTED]
 
 
 def counts_reported(usage: Usage, reported: Mapping[str, int] | None) -> dict[str, int]:

@@ -135,7 +135,8 @@ def _row(here: str, number: int, one: RequestRecord) -> Markup:
     prompt = "-" if one.usage is None else f"{one.usage.input:,}"
     cells = (prompt, _count(one.cache_read), _count(one.predicted_read), _count(one.cache_write), _dollars(one.cost))
     figures = Markup("").join(Markup('<td class="n">{}</td>').format(cell) for cell in cells)
-    return Markup('<tr><td class="n">{}</td><td class="w">{}</td><td class="w">{}</td><td>{}</td>{}<td>{}</td></tr>').format(
+    row = Markup('<tr><td class="n">{}</td><td class="w">{}</td><td class="w">{}</td><td>{}</td>{}<td>{}</td></tr>')
+    return row.format(
         link,
         f"{one.at:%m-%d %H:%M:%S}",
         one.purpose,
