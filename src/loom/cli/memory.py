@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 # `loom memory import`: read a file or a pipe into a memory, piece by piece, and count the result.
 
 
-_PASS = 1000
-"""Jobs of one pass: after fewer there is nothing left to do."""
 _NOTES = 20
 _NAMED = 5
 _DAMAGED = ("broken", "unfinished", "too long", "file")
@@ -89,6 +87,7 @@ def import_files(
     `progress` is called with the bytes read and the size of the files, and `learning` with the jobs that are done and
     their number: they extract facts from what was written.
     """
+    from loom.memory._upkeep import metabolism
     from loom.traces.reader import TranscriptReader, find_files
 
     files = find_files(paths)
@@ -110,7 +109,7 @@ def import_files(
     while has_turns:
         learned = memory.metabolize(user_id=user, progress=_after(jobs, learning))
         done.notes.update(dict.fromkeys(learned.notes))
-        has_turns = learned.jobs >= _PASS
+        has_turns = learned.jobs >= metabolism.PASS  # after fewer there is nothing left to do
         jobs += learned.jobs
     return done
 
@@ -496,7 +495,7 @@ def import_(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH...",
+            metavar="PATH",
             help="Files, folders, patterns or pipes; - is standard input. An export of Loom; transcripts of Claude "
             "Code or Codex; exports of ChatGPT or claude.ai; spans of OpenTelemetry; logs of LiteLLM or Langfuse; "
             "recorded requests; memories of mem0, a LangGraph store, Letta (.af); Markdown; or messages with role and "

@@ -183,9 +183,10 @@ class ClaudeCodeReader:
         for line in one.lines:
             if line.call and line.call.id not in self._calls:
                 known = calls.get(line.call.id)
-                calls[line.call.id] = _later(known, line.call) if known else _numbered(line.call, len(texts))
+                new = _later(known, line.call) if known else replace(line.call, number=len(texts))
+                calls[new.id] = new
             if line.compaction:
-                compactions.append(_placed(line.compaction, len(texts)))
+                compactions.append(replace(line.compaction, number=len(texts)))
             elif line.reason:
                 left.append(SkippedLine(line.number, line.reason))
             elif line.id not in shown:
@@ -233,21 +234,9 @@ def count_of(value: object) -> int | None:
 
 def _later(known: RecordedCall, again: RecordedCall) -> RecordedCall:
     """One call over several lines: while it streams, the first lines do not count the whole output yet."""
-    if again.output < known.output:
+    if again.output <= known.output:
         return known
-    return _numbered(_moved(again, known), known.number)
-
-
-def _numbered(call: RecordedCall, number: int) -> RecordedCall:
-    return replace(call, number=number)
-
-
-def _moved(call: RecordedCall, to: RecordedCall) -> RecordedCall:
-    return replace(call, at=to.at, line=to.line)
-
-
-def _placed(compaction: RecordedCompaction, number: int) -> RecordedCompaction:
-    return replace(compaction, number=number)
+    return replace(again, at=known.at, line=known.line, number=known.number)
 
 
 def _add(texts: dict[str, SpokenText], line: _Line, *, is_subagent: bool) -> None:
