@@ -163,7 +163,7 @@ def _import_transcripts(memory: Any, transcripts: Iterable[Transcript], user: st
 
 
 def _import_transcript(memory: Any, transcript: Transcript, user: str, done: Imported) -> None:
-    from loom.memory._upkeep.portable import parts_of
+    from loom.memory._upkeep.transcripts import parts_of
     from loom.memory.results import REPEATED
 
     for part in parts_of(transcript):
