@@ -1,5 +1,6 @@
 """Transcripts of Claude Code: what was said, what was left out and why, and what each call used."""
 
+import json
 from collections import Counter
 
 import pytest
@@ -306,6 +307,33 @@ def test_a_broken_line_does_not_cut_the_conversation(read):
     (main,) = read("\n".join(lines) + "\n")
     assert spoken(main) == ["user: One.", "user: Three."]
     assert reasons(main) == {2: "broken"}
+
+
+def test_a_summary_of_older_versions_is_known_by_its_words(read):
+    words = "This session is being continued from a previous conversation that ran out of context. I live in Rome."
+    (main,) = read(user("u1", None, words), assistant("a2", "u1", "Yes."))
+    assert [text.writer for text in main.texts] == ["summary", "assistant"]
+
+
+def test_a_plan_and_a_skill_are_not_the_words_of_the_user(read):
+    (main,) = read(
+        user("u1", None, "Implement the following plan: I live in Rome.", planContent="# Plan"),
+        user("u2", "u1", "Base directory for this skill", sourceToolUseID="toolu_1"),
+        user("u3", "u2", "Go."),
+    )
+    assert (spoken(main), reasons(main)) == (["user: Go."], {1: "harness", 2: "harness"})
+
+
+def test_a_session_has_the_name_of_its_file_where_a_line_says_so(read):
+    lines = [user("u1", None, "One.", sessionId="old"), user("u2", "u1", "Two.", sessionId="new")]
+    assert [one.session_id for one in read(*lines, name="new.jsonl")] == ["new"]
+    assert [one.session_id for one in read(*lines, name="copy.jsonl")] == ["old"]
+
+
+def test_lines_in_an_array_are_read_the_same(read):
+    lines, expected, _ = CASES["rewound"]
+    (main,) = read(json.dumps(lines, indent=1), name="talk.json")
+    assert spoken(main) == expected
 
 
 def test_parents_in_a_circle_end(read):

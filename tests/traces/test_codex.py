@@ -106,6 +106,17 @@ def test_a_summary_is_a_compaction(read):
     assert reasons(one)[22] == "event"
 
 
+def test_items_that_stand_for_a_summary_are_left_out(read):
+    sealed = line("response_item", {"type": "compaction", "encrypted_content": "x"})
+    one = read(
+        meta("s"),
+        *said("Hi."),
+        sealed,
+        item("user", "Another language model started to solve this problem and produced a summary of it."),
+    )
+    assert (spoken(one), [*reasons(one).values()]) == (["user: Hi."], ["event", "repeated", "summary", "harness"])
+
+
 def test_turns_that_were_taken_back_are_left_out(read):
     one = read(*TALK, event("thread_rolled_back", num_turns=2), *said("No."))
     assert spoken(one) == ["user: I live in Oslo.", "assistant: Noted.", "user: No."]

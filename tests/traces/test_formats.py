@@ -91,6 +91,23 @@ def test_spans_of_opentelemetry(form):
     assert one.calls[0].at + 1 == one.calls[1].at
 
 
+def test_messages_in_an_event_of_a_span_and_older_names():
+    (one,) = [json.loads(json.dumps(SPANS[1]))]
+    named = one["attributes"]
+    messages = {name: named.pop(name) for name in ("gen_ai.input.messages", "gen_ai.output.messages")}
+    named["gen_ai.usage.cache_read_input_tokens"] = named.pop("gen_ai.usage.cache_read.input_tokens")
+    one["events"] = [{"name": "gen_ai.client.inference.operation.details", "attributes": messages}]
+    (found,) = read(lines(one), "spans.jsonl")
+    assert (len(found.texts), usage(found)) == (3, [(10, 60, 30, 7)])
+
+
+def test_files_of_the_same_name_are_not_taken_for_one(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "talk.json").write_text(json.dumps([{"role": "user", "content": f"I am {folder}."}]))
+    assert [one.session_id for one in read_transcripts([tmp_path])] == ["talk", "b/talk"]
+
+
 def test_the_total_of_an_agent_is_not_a_call():
     (one,) = read(lines(*SPANS), "spans.jsonl")
     assert "event" in reasons(one)

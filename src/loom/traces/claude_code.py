@@ -37,6 +37,10 @@ _TITLES: Final = {"custom-title": "customTitle", "ai-title": "aiTitle", "summary
 """Where a session's title is, the best first."""
 _SLASH: Final = re.compile(r"/[A-Za-z][\w:-]*(?:\s|$)")
 """A command such as /clear; a path such as /tmp/x is not one."""
+_CONTINUED: Final = "This session is being continued from a previous conversation that ran out of context"
+"""How a summary begins; older versions did not mark it."""
+_MADE: Final = ("isMeta", "sourceToolUseID", "planContent")
+"""Marks of a prompt that the program wrote: its own, that of a skill, the plan that a model made."""
 _BOUNDARIES: Final = ("compact_boundary", "microcompact_boundary")
 
 
@@ -87,6 +91,7 @@ class ClaudeCodeReader:
         titles: dict[str, str] = {}
         skipped: list[SkippedLine] = []
         main = _Conversation(PurePath(path).stem)
+        sessions: dict[str, None] = {}
         agents: dict[str, _Conversation] = {}
         roots: dict[str, str] = {}
         for number, record in lines:
@@ -101,10 +106,9 @@ class ClaudeCodeReader:
                 skipped.append(SkippedLine(number, EVENT))
                 continue
             session = maybe_text(record.get("sessionId"))
+            sessions[session] = None
             if id in self._seen or maybe_text(maybe_table(record.get("forkedFrom")).get("messageUuid")) in self._seen:
                 skipped.append(SkippedLine(number, REPEATED_LINE))
-                if not agents and not main.lines:
-                    main.session_id = session or main.session_id
                 continue
             self._seen.add(id)
             line = self._line(number, id, kind, record)
@@ -114,9 +118,9 @@ class ClaudeCodeReader:
                 owner = agents.setdefault(agent, _Conversation(session or main.session_id, agent))
             else:
                 owner = main
-                if not main.lines and session:
-                    main.session_id = session
             owner.lines.append(line)
+        if main.session_id not in sessions:  # a file is named after its session, and may copy lines of another one
+            main.session_id = next(filter(None, sessions), main.session_id)
         yield from self._conversations(main, agents, skipped, path, titles)
 
     def _conversations(
@@ -297,10 +301,10 @@ def _prompt(record: JsonObject, message: JsonObject) -> tuple[Writer, str, str]:
     """Who wrote a line of type user, its text, or why it has none."""
     content = message.get("content")
     texts = texts_in(content, "text")
-    if record.get("isCompactSummary"):
+    if record.get("isCompactSummary") or (texts and texts[0].lstrip().startswith(_CONTINUED)):
         return "summary", "\n\n".join(texts), "" if texts else EMPTY
     origin = maybe_table(record.get("origin")).get("kind", "human")
-    if record.get("isMeta") or record.get("sourceToolUseID") or origin != "human":
+    if any(record.get(name) for name in _MADE) or origin != "human":
         return "program", "", HARNESS
     words = "\n\n".join(text for text in map(without_harness, texts) if text)
     if words:

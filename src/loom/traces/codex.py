@@ -19,6 +19,7 @@ from loom.traces.transcript import (
     HARNESS,
     REPEATED_LINE,
     REWOUND,
+    SUMMARY,
     THINKING,
     TOOL,
     RecordedCall,
@@ -36,6 +37,8 @@ PROGRAM: Final = "codex"
 _TYPES: Final = ("session_meta", "turn_context", "response_item", "event_msg", "compacted", "token_usage_record")
 _SAID: Final[dict[str, Writer]] = {"user_message": "user", "agent_message": "assistant"}
 _THINKING: Final = ("reasoning", "agent_reasoning", "agent_reasoning_raw_content", "agent_reasoning_section_break")
+_COMPACTED: Final = ("compaction", "compaction_summary", "context_compaction")
+"""Items that stand for what was shortened; their text is encrypted."""
 _COUNTS: Final = ("input_tokens", "cached_input_tokens", "cache_write_input_tokens", "output_tokens")
 
 
@@ -169,6 +172,8 @@ class CodexReader:
             _message(one, number, payload, at)
         elif type in _THINKING:
             one.skip(number, THINKING)
+        elif type in _COMPACTED:
+            one.skip(number, SUMMARY)
         else:
             one.skip(number, TOOL if kind == "response_item" else EVENT)
 
