@@ -81,6 +81,20 @@ CASES = {
         ["user: One.", "assistant: Two.", "user: Three.", "assistant: Four."],
         {4: "summary"},
     ),
+    "compacted, and a kept message is written again": (
+        [
+            user("u1", None, "One."),
+            assistant("a2", "u1", "Two."),
+            user("u3", "a2", "Three."),
+            user("u4", "a2", "Four."),
+            boundary("c5", "a6", preservedSegment={"headUuid": "a6", "anchorUuid": "s7", "tailUuid": "a6"}),
+            user("s7", "c5", "Summary.", isCompactSummary=True),
+            assistant("a6", "s7", "Five."),
+            user("u8", "a6", "Six."),
+        ],
+        ["user: One.", "assistant: Two.", "user: Four.", "summary: Summary.", "assistant: Five.", "user: Six."],
+        {3: "rewound"},
+    ),
     "compacted, and the line before is gone": (
         [
             user("u1", None, "One."),

@@ -88,7 +88,7 @@ def import_files(
     their number: they extract facts from what was written.
     """
     from loom.memory._upkeep import metabolism
-    from loom.traces.reader import TranscriptReader, find_files
+    from loom.traces.reader import TranscriptReader, find_files, short_reason
 
     files = find_files(paths)
     reading = _Progress(progress, [one.path for one in files])
@@ -103,7 +103,7 @@ def import_files(
                 again = f"{kept}again, nothing is added twice" if done.new + done.there else "nothing was imported"
                 raise UsageError(f"{path}: {error}; {again}") from error
             done.left_out["file"] += 1
-            done.note(f"{path} was left out: {error}")
+            done.note(f"{path} was left out: {short_reason(error)}")
         reading.next_file(path)
     jobs = 0
     while has_turns:

@@ -262,10 +262,12 @@ def _shown(lines: list[_Line], seen: set[str]) -> set[str]:
     before: dict[str, str | None] = {}
     previous: str | None = None
     for line in lines:
-        if line.parent is None or line.parent in by_id:
+        # A compaction may name a message that it keeps, and that is written again after it: a path in a circle.
+        known = before if line.compaction else by_id
+        if line.parent is None or line.parent in known:
             before[line.id] = line.parent
         else:  # the line of the parent could not be read: this one goes on where the file went on
-            before[line.id] = None if line.parent in seen else previous
+            before[line.id] = None if line.parent in seen and line.parent not in by_id else previous
         previous = line.id
     last = next((line.id for line in reversed(lines) if line.kind in {"user", "assistant"}), None)
     shown: set[str] = set()

@@ -78,7 +78,7 @@ def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[FoundFile]:
         if not here:
             ends = ", ".join((*_SUFFIXES, *MARKDOWN_SUFFIXES))
             what = f"it has no file that ends in {ends}" if path.is_dir() else "nothing matches it"
-            raise UsageError(f"{name}: {what}; give {FORMS}, or a folder with some")
+            raise UsageError(f"{name}: {what}; give a file, or a folder with transcripts or exports")
         for one in here:
             found.setdefault(one.path, one)
     return sorted(found.values(), key=lambda one: _begun(one.path))
@@ -135,8 +135,10 @@ class TranscriptReader:
             return
         values = _unwrapped(stream)
         head = list(islice(values, 1))
+        if not head:
+            raise UsageError(f"it is empty; give {FORMS}")
         rest = chain(head, values)
-        first = maybe_table(head[0][1]) if head else {}
+        first = maybe_table(head[0][1])
         if is_codex(first) or is_claude_code(first) or is_log(first):
             yield from self._read_lines(first, _only_objects(rest), path)
         elif is_mem0(first):
@@ -206,4 +208,10 @@ def read_transcripts(
         except UsageError as error:
             if is_named:
                 raise UsageError(f"{path}: {error}") from error
-            yield Transcript(program="", session_id="", path=str(path), skipped=(SkippedLine(0, f"file: {error}"),))
+            reason = f"file: {short_reason(error)}"
+            yield Transcript(program="", session_id="", path=str(path), skipped=(SkippedLine(0, reason),))
+
+
+def short_reason(error: UsageError) -> str:
+    """Why a file of a folder was left out; which formats could be given instead does not help there."""
+    return str(error).removesuffix(f"; give {FORMS}")
