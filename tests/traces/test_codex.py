@@ -190,6 +190,14 @@ def test_forks_of_a_parent_that_is_not_there_repeat_it_once(tmp_path):
     assert (spoken(two), usage(two)) == (["user: Own 2."], [(2, 0, 1)])
 
 
+def test_a_rollout_that_is_there_twice_counts_once(tmp_path):
+    for name in ("rollout-1", "archived"):
+        (tmp_path / f"{name}.jsonl").write_text(text_of(*TALK))
+    (tmp_path / "linked.jsonl").symlink_to(tmp_path / "archived.jsonl")
+    found = list(read_transcripts([tmp_path]))
+    assert sorted((len(one.texts), len(one.calls)) for one in found) == [(0, 0), (5, 2)]
+
+
 def test_a_fork_that_only_refers_to_its_parent_keeps_what_it_has(tmp_path):
     (tmp_path / "rollout-1.jsonl").write_text(text_of(*TALK))
     child = [

@@ -126,7 +126,8 @@ class CodexReader:
             if kind == "session_meta":
                 if not one.has_meta:
                     _begin(one, payload)
-                    repeats = _Repeats(self._digests.get(one.parent or "", []))
+                    # A file that is there twice repeats itself.
+                    repeats = _Repeats(self._digests.get(one.id) or self._digests.get(one.parent or "", []))
                 one.skip(number, EVENT)
                 continue
             digest = _digest(kind, payload)

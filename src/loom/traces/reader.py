@@ -61,7 +61,7 @@ def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[FoundFile]:
     Raises:
         UsageError: a path does not exist, or nothing is found in it.
     """
-    found: dict[Path, FoundFile] = {}
+    found: dict[object, FoundFile] = {}
     for given in paths:
         path = Path(given)
         with suppress(RuntimeError):  # no such user: then it is a name like any other
@@ -80,8 +80,17 @@ def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[FoundFile]:
             what = f"it has no file that ends in {ends}" if path.is_dir() else "nothing matches it"
             raise UsageError(f"{name}: {what}; give a file, or a folder with transcripts or exports")
         for one in here:
-            found.setdefault(one.path, one)
+            found.setdefault(_identity(one.path), one)
     return sorted(found.values(), key=lambda one: _begun(one.path))
+
+
+def _identity(path: Path) -> object:
+    """What a file is, whatever leads to it."""
+    try:
+        known = path.stat()
+    except OSError:  # standard input; or reading it says that it is not there
+        return path
+    return (known.st_dev, known.st_ino)
 
 
 def _files_in(folder: Path) -> list[Path]:
