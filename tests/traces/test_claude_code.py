@@ -1,10 +1,11 @@
 """Transcripts of Claude Code: what was said, what was left out and why, and what each call used."""
 
+import json
 from collections import Counter
 
 import pytest
 
-from loom.traces import read_transcripts
+from loom.traces.reader import read_transcripts
 from tests.traces.claude import (
     MODEL,
     SESSION,
@@ -79,6 +80,20 @@ CASES = {
         ],
         ["user: One.", "assistant: Two.", "user: Three.", "assistant: Four."],
         {4: "summary"},
+    ),
+    "compacted, and a kept message is written again": (
+        [
+            user("u1", None, "One."),
+            assistant("a2", "u1", "Two."),
+            user("u3", "a2", "Three."),
+            user("u4", "a2", "Four."),
+            boundary("c5", "a6", preservedSegment={"headUuid": "a6", "anchorUuid": "s7", "tailUuid": "a6"}),
+            user("s7", "c5", "Summary.", isCompactSummary=True),
+            assistant("a6", "s7", "Five."),
+            user("u8", "a6", "Six."),
+        ],
+        ["user: One.", "assistant: Two.", "user: Four.", "summary: Summary.", "assistant: Five.", "user: Six."],
+        {3: "rewound"},
     ),
     "compacted, and the line before is gone": (
         [
@@ -306,6 +321,33 @@ def test_a_broken_line_does_not_cut_the_conversation(read):
     (main,) = read("\n".join(lines) + "\n")
     assert spoken(main) == ["user: One.", "user: Three."]
     assert reasons(main) == {2: "broken"}
+
+
+def test_a_summary_of_older_versions_is_known_by_its_words(read):
+    words = "This session is being continued from a previous conversation that ran out of context. I live in Rome."
+    (main,) = read(user("u1", None, words), assistant("a2", "u1", "Yes."))
+    assert [text.writer for text in main.texts] == ["summary", "assistant"]
+
+
+def test_a_plan_and_a_skill_are_not_the_words_of_the_user(read):
+    (main,) = read(
+        user("u1", None, "Implement the following plan: I live in Rome.", planContent="# Plan"),
+        user("u2", "u1", "Base directory for this skill", sourceToolUseID="toolu_1"),
+        user("u3", "u2", "Go."),
+    )
+    assert (spoken(main), reasons(main)) == (["user: Go."], {1: "harness", 2: "harness"})
+
+
+def test_a_session_has_the_name_of_its_file_where_a_line_says_so(read):
+    lines = [user("u1", None, "One.", sessionId="old"), user("u2", "u1", "Two.", sessionId="new")]
+    assert [one.session_id for one in read(*lines, name="new.jsonl")] == ["new"]
+    assert [one.session_id for one in read(*lines, name="copy.jsonl")] == ["old"]
+
+
+def test_lines_in_an_array_are_read_the_same(read):
+    lines, expected, _ = CASES["rewound"]
+    (main,) = read(json.dumps(lines, indent=1), name="talk.json")
+    assert spoken(main) == expected
 
 
 def test_parents_in_a_circle_end(read):

@@ -38,7 +38,7 @@ _MOST_CHARS = 8_000_000
 """Characters of all conversations that are buffered; usually far more than _MOST entries have."""
 
 
-class _Found(NamedTuple):
+class _ExportedTalk(NamedTuple):
     """What an object holds: a conversation, or a message of one."""
 
     program: str
@@ -53,7 +53,7 @@ class _Found(NamedTuple):
 class _Part:
     """A part of a conversation that is being read."""
 
-    found: _Found
+    found: _ExportedTalk
     start: int
     texts: list[SpokenText] = field(default_factory=list[SpokenText])
     skipped: list[SkippedLine] = field(default_factory=list[SkippedLine])
@@ -70,7 +70,7 @@ class _Parts:
         self._starts: dict[str, int] = {}
         self._chars = 0
 
-    def add(self, found: _Found, message: JsonObject, around: JsonObject, line: int) -> Iterator[Transcript]:
+    def add(self, found: _ExportedTalk, message: JsonObject, around: JsonObject, line: int) -> Iterator[Transcript]:
         """Add a message; `around` is the object it is in, which may have its time. Yields parts that are full."""
         session = found.session_id
         part = self._open.setdefault(session, _Part(found, self._starts.get(session, 0)))
@@ -137,7 +137,7 @@ def is_export(record: JsonObject) -> bool:
     return bool({"role", "author", "speaker"} & maybe_table(record.get("message") or record).keys())
 
 
-def _conversation(record: JsonObject, stem: str, number: int) -> _Found:
+def _conversation(record: JsonObject, stem: str, number: int) -> _ExportedTalk:
     name = next((str(record[key]) for key in _NAMES if record.get(key)), None)
     title = maybe_text(record.get("title")) or maybe_text(record.get("name"))
     if "mapping" in record:
@@ -146,7 +146,7 @@ def _conversation(record: JsonObject, stem: str, number: int) -> _Found:
         shown, rewound = _branch(nodes, record.get("current_node"), "parent")
         messages = [maybe_table(node["message"]) for node in shown if isinstance(node.get("message"), dict)]
         lost = [node for node in rewound if _text(maybe_table(node.get("message")).get("content")).strip()]
-        return _Found(CHATGPT, session, messages, is_complete=True, rewound=len(lost), title=title)
+        return _ExportedTalk(CHATGPT, session, messages, is_complete=True, rewound=len(lost), title=title)
     if isinstance(record.get("chat_messages"), list):
         session = str(record.get("uuid") or name or f"{stem}-{number}")
         given = [maybe_table(one) for one in record["chat_messages"]]
@@ -154,13 +154,13 @@ def _conversation(record: JsonObject, stem: str, number: int) -> _Found:
         if all("uuid" in one and "parent_message_uuid" in one for one in given):  # older exports have one branch
             nodes = {str(one["uuid"]): one for one in given}
             messages, rewound = _branch(nodes, record.get("current_leaf_message_uuid"), "parent_message_uuid")
-        return _Found(CLAUDE_AI, session, messages, is_complete=True, rewound=len(rewound), title=title)
+        return _ExportedTalk(CLAUDE_AI, session, messages, is_complete=True, rewound=len(rewound), title=title)
     if isinstance(record.get("messages"), list):
         session = name or str(record.get("id") or f"{stem}-{number}")
-        return _Found(MESSAGES, session, [maybe_table(one) for one in record["messages"]], is_complete=True)
+        return _ExportedTalk(MESSAGES, session, [maybe_table(one) for one in record["messages"]], is_complete=True)
     inner = record.get("message")
     message = cast("JsonObject", inner) if isinstance(inner, dict) else record
-    return _Found(MESSAGES, name or stem, [message])
+    return _ExportedTalk(MESSAGES, name or stem, [message])
 
 
 def _branch(nodes: Mapping[str, JsonObject], last: object, parent: str) -> tuple[list[JsonObject], list[JsonObject]]:
@@ -204,9 +204,9 @@ def _entry(message: JsonObject, around: JsonObject, line: int, id: str) -> Spoke
 
 
 def _why_empty(content: Any) -> str:
-    kind = maybe_table(content).get("content_type")
+    kind = maybe_text(maybe_table(content).get("content_type"))
     blocks = cast("list[Any]", content) if isinstance(content, list) else []
-    kinds = {kind} | {maybe_table(block).get("type") for block in blocks}
+    kinds = {kind} | {maybe_text(maybe_table(block).get("type")) for block in blocks}
     if kinds & {"thoughts", "reasoning_recap", "thinking"}:
         return THINKING
     return TOOL if kinds & {"tool_use", "tool_result", "code", "execution_output"} else EMPTY

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from pathlib import PurePath
 from typing import Any, Final, cast
 
 from loom.errors import BadRequestFile
@@ -40,7 +39,7 @@ _STARTS: Final = ("startTime", "start_time", "startTimeUnixNano", "timestamp", "
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _LoggedCall:
     """One call in a log: what was sent, what came back, and what it used."""
 
     session: str
@@ -77,7 +76,7 @@ def _program(record: JsonObject) -> str | None:
         return OTEL
     if isinstance(record.get("observations"), list) or "usageDetails" in record:
         return LANGFUSE
-    if record.get("type") in {"GENERATION", "SPAN", "EVENT"} and ("traceId" in record or "trace_id" in record):
+    if record.get("type") in ("GENERATION", "SPAN", "EVENT") and ("traceId" in record or "trace_id" in record):
         return LANGFUSE
     if {"prompt_tokens", "completion_tokens"} <= record.keys() and {"call_type", "startTime", "request_id"} & (
         record.keys()
@@ -88,8 +87,11 @@ def _program(record: JsonObject) -> str | None:
     return REQUESTS if has_body or has_envelope else None
 
 
-def read_logs(values: Iterable[tuple[int, Any]], path: str) -> Iterator[Transcript]:
-    """The conversations in a log, put together from its calls: what several calls repeat was said once."""
+def read_logs(values: Iterable[tuple[int, Any]], path: str, name: str) -> Iterator[Transcript]:
+    """The conversations in a log, put together from its calls: what several calls repeat was said once.
+
+    `name` is for those without an id.
+    """
     talks: dict[str, _Talk] = {}
     ends: dict[bytes, str] = {}
     seen: set[str] = set()
@@ -100,9 +102,9 @@ def read_logs(values: Iterable[tuple[int, Any]], path: str) -> Iterator[Transcri
             continue
         record = maybe_table(value)
         found = 0
-        for name, call in _calls(record):
+        for written_by, call in _calls(record):
             found += 1
-            program = program or name
+            program = program or written_by
             if call.id and call.id in seen:
                 left.append(SkippedLine(line, REPEATED_LINE))
                 continue
@@ -110,7 +112,7 @@ def read_logs(values: Iterable[tuple[int, Any]], path: str) -> Iterator[Transcri
             session = call.session
             if not session:
                 marks = _marks(call.messages)
-                session = _continued(marks, ends, PurePath(path).stem)
+                session = _continued(marks, ends, name)
                 ends[marks[-1] if marks else b""] = session
             _add(talks.setdefault(session, _Talk(session)), call, line)
         if not found:
@@ -126,7 +128,7 @@ def read_logs(values: Iterable[tuple[int, Any]], path: str) -> Iterator[Transcri
         )
         left = []
     if left:
-        yield Transcript(program=program or REQUESTS, session_id=PurePath(path).stem, path=path, skipped=tuple(left))
+        yield Transcript(program=program or REQUESTS, session_id=name, path=path, skipped=tuple(left))
 
 
 def _continued(marks: list[bytes], ends: dict[bytes, str], stem: str) -> str:
@@ -145,7 +147,7 @@ def _marks(messages: list[JsonObject]) -> list[bytes]:
     return marks
 
 
-def _add(talk: _Talk, call: _Call, line: int) -> None:
+def _add(talk: _Talk, call: _LoggedCall, line: int) -> None:
     """Add a call, and what it says that the calls before it did not."""
     now = Counter[tuple[str, str]]()
     number = len(talk.texts)
@@ -188,7 +190,7 @@ def _used(usage: JsonObject, what: dict[str, Any]) -> RecordedCall:
     )
 
 
-def _calls(record: JsonObject) -> Iterator[tuple[str, _Call]]:
+def _calls(record: JsonObject) -> Iterator[tuple[str, _LoggedCall]]:
     """The calls in one value of a log, with the program that wrote it."""
     program = _program(record)
     if program == OTEL:
@@ -217,9 +219,11 @@ def _spans(record: JsonObject) -> Iterator[JsonObject]:
             yield from _objects(scope.get("spans"))
 
 
-def _of_span(span: JsonObject) -> _Call | None:
+def _of_span(span: JsonObject) -> _LoggedCall | None:
     given = span.get("attributes")
-    named = {maybe_text(one.get("key")): _otlp(one.get("value")) for one in _objects(given)} or maybe_table(given)
+    named = _named(given)
+    for event in _objects(span.get("events")):  # some programs write the messages in an event of the span
+        named = {**_named(event.get("attributes")), **named}
     operation = maybe_text(named.get("gen_ai.operation.name"))
     if operation not in _CALLS or not any(key.startswith("gen_ai.") for key in named):
         return None
@@ -233,22 +237,36 @@ def _of_span(span: JsonObject) -> _Call | None:
     id = _first(span, ("spanId", "span_id")) or maybe_text(context.get("span_id"))
     model = _first(named, ("gen_ai.response.model", "gen_ai.request.model"))
     effort = _first(named, ("gen_ai.request.reasoning_effort", "gen_ai.openai.request.reasoning_effort"))
-    return _Call(session, id, _when(span), model, messages, usage, effort)
+    return _LoggedCall(session, id, _when(span), model, messages, usage, effort)
+
+
+def _named(attributes: Any) -> JsonObject:
+    """Attributes by name, from a list of OTLP or an object."""
+    return {maybe_text(one.get("key")): _otlp(one.get("value")) for one in _objects(attributes)} or maybe_table(
+        attributes
+    )
 
 
 def _span_usage(named: JsonObject) -> JsonObject | None:
     """Usage by today's names: what was read and written lies inside the input."""
-    input, output = (count_of(named.get(f"gen_ai.usage.{name}_tokens")) for name in ("input", "output"))
+    input = _used_by(named, "input_tokens", "prompt_tokens")
+    output = _used_by(named, "output_tokens", "completion_tokens")
     if input is None and output is None:
         return None
-    read = count_of(named.get("gen_ai.usage.cache_read.input_tokens"))
-    written = count_of(named.get("gen_ai.usage.cache_creation.input_tokens"))
+    read = _used_by(named, "cache_read.input_tokens", "cache_read_input_tokens")
+    written = _used_by(named, "cache_creation.input_tokens", "cache_creation_input_tokens")
     inside = (read or 0) + (written or 0)
     # Some instrumentations pass on Anthropic's input, which leaves them out.
     total = (input or 0) if (input or 0) >= inside else (input or 0) + inside
     cache = {"cached_tokens": read, "cache_write_tokens": written}
     usage: JsonObject = {"prompt_tokens": total, "completion_tokens": output or 0}
     return usage if read is None and written is None else {**usage, "prompt_tokens_details": cache}
+
+
+def _used_by(named: JsonObject, *names: str) -> int | None:
+    """A count by today's name, or by the one before."""
+    found = (count_of(named.get(f"gen_ai.usage.{name}")) for name in names)
+    return next((count for count in found if count is not None), None)
 
 
 def _otlp(value: Any, depth: int = 20) -> Any:
@@ -269,7 +287,7 @@ def _otlp(value: Any, depth: int = 20) -> Any:
 # Langfuse: traces with their observations, or observations alone. Its kinds of tokens add up, none lies in another.
 
 
-def _of_langfuse(row: JsonObject, session: str) -> _Call | None:
+def _of_langfuse(row: JsonObject, session: str) -> _LoggedCall | None:
     if row.get("type", "GENERATION") != "GENERATION":
         return None
     details = _opened(row.get("usageDetails")) or _opened(row.get("usage"))
@@ -277,7 +295,7 @@ def _of_langfuse(row: JsonObject, session: str) -> _Call | None:
     if not details and not messages:
         return None
     session = session or _first(row, _IDS)
-    return _Call(
+    return _LoggedCall(
         session, maybe_text(row.get("id")), _when(row), maybe_text(row.get("model")), messages, _added_up(details)
     )
 
@@ -304,7 +322,7 @@ def _added_up(details: JsonObject) -> JsonObject | None:
 # LiteLLM: rows of its spend logs, and its standard payload.
 
 
-def _of_litellm(row: JsonObject) -> _Call:
+def _of_litellm(row: JsonObject) -> _LoggedCall:
     metadata = _opened(row.get("metadata"))
     response = _opened(row.get("response"))
     given = (maybe_table(response.get("usage")), maybe_table(metadata.get("usage_object")))
@@ -313,13 +331,13 @@ def _of_litellm(row: JsonObject) -> _Call:
     messages = [*_messages(row.get("messages")), *_answer(response)]
     session = _first(row, _IDS) or _first(metadata, _IDS)
     id = maybe_text(row.get("id")) or maybe_text(row.get("request_id"))
-    return _Call(session, id, _when(row), maybe_text(row.get("model")), messages, usage)
+    return _LoggedCall(session, id, _when(row), maybe_text(row.get("model")), messages, usage)
 
 
 # Requests as they were sent, alone or with their answer.
 
 
-def _of_request(record: JsonObject) -> _Call | None:
+def _of_request(record: JsonObject) -> _LoggedCall | None:
     try:
         body, at = read_recorded(record)
     except BadRequestFile:
@@ -333,7 +351,7 @@ def _of_request(record: JsonObject) -> _Call | None:
     usage = next((u for place in (answer, record) if (u := _usage_in(place))), None)
     effort = maybe_text(maybe_table(body.get("reasoning")).get("effort")) or maybe_text(body.get("reasoning_effort"))
     id = maybe_text(answer.get("id"))
-    return _Call(_first(record, _IDS), id, at, maybe_text(body.get("model")), messages, usage, effort)
+    return _LoggedCall(_first(record, _IDS), id, at, maybe_text(body.get("model")), messages, usage, effort)
 
 
 def _usage_in(place: JsonObject) -> JsonObject:
@@ -387,7 +405,7 @@ def _opened(value: Any) -> JsonObject:
 def _role(message: JsonObject) -> str:
     role = maybe_text(message.get("role"))
     kind = message.get("type", "message")
-    if kind not in {"message", "human", "ai"}:  # an item that is a tool call, its result or reasoning
+    if kind not in ("message", "human", "ai"):  # an item that is a tool call, its result or reasoning
         return "tool"
     return {"human": "user", "model": "assistant", "ai": "assistant", "function": "tool"}.get(role, role)
 
@@ -398,7 +416,7 @@ def _words(message: JsonObject) -> str:
         return content
     texts: list[str] = []
     for part in _objects(content):
-        if part.get("type", "text") in {"text", "input_text", "output_text"}:
+        if part.get("type", "text") in ("text", "input_text", "output_text"):
             text = part.get("text", part.get("content"))
             texts += [text] if isinstance(text, str) and text.strip() else []
     return "\n\n".join(texts)
