@@ -17,10 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from loom.cli.output import Json, console, echo, plain, print_json, progress_bar, write_file
-from loom.context.cache.diagnose import Finding
 from loom.context.cache.explain import Explanation
 from loom.context.cache.plan import CachePlan
-from loom.context.cache.simulate import Simulation, Step
+from loom.context.cache.simulate import Finding, Simulation, Step
 from loom.core.window import Block, RequestBlocks
 from loom.errors import UsageError
 
