@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import apsw
 import pytest
 
-from loom.cli.memory import import_file
+from loom.cli.memory import import_files
 from loom.engine import open_memory_sync
 from loom.providers.embedding.local import HashEmbedder
 from tests.commands import LOOM, run_loom
@@ -209,9 +209,19 @@ def test_what_cannot_be_read_is_named_with_its_file_and_line(loom, tmp_path, tex
     assert error.endswith("; nothing was imported\n")
 
 
-@pytest.mark.parametrize("path", ["nowhere.json", "."])
-def test_what_cannot_be_opened_is_said_so(loom, path):
-    assert "cannot be read" in loom("import", path, code=2).stderr
+def test_what_cannot_be_opened_is_said_so(loom):
+    said = loom("import", "nowhere.json", code=2).stderr
+    assert (
+        said
+        == "loom: nowhere.json: it cannot be read (No such file or directory); check the path; nothing was imported\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "said"), [(".", "it has no file that ends in .jsonl"), ("*.json", "nothing matches it")]
+)
+def test_a_place_without_files_is_said_so(loom, path, said):
+    assert said in loom("import", path, code=2).stderr
 
 
 def test_a_line_in_the_middle_that_cannot_be_read_leaves_what_came_before(loom, tmp_path):
@@ -255,7 +265,7 @@ def test_an_interrupt_waits_for_the_conversation_and_the_rest_follows_later(tmp_
 
     def import_with(embedder):
         with open_memory_sync(f"sqlite:{tmp_path}/m.db", embedder=embedder) as memory:
-            return import_file(memory, path, user="me", progress=lambda *at: seen.append(at))
+            return import_files(memory, [path], user="me", progress=lambda *at: seen.append(at))
 
     def rows(table):
         db = apsw.Connection(f"{tmp_path}/m.db")

@@ -12,11 +12,11 @@ from anyio import Event, create_task_group
 from loom import open_memory, open_memory_sync
 from loom.core.record import Layer, Provenance
 from loom.errors import UsageError
-from loom.memory._upkeep.portable import read_transcripts
 from loom.memory._write.extract_rules import RuleExtractor
 from loom.memory._write.learn_in_background import MAX_ATTEMPTS
 from loom.protocols.extractor import Extraction
 from loom.testing import FakeClock
+from loom.traces.reader import TranscriptReader
 from loom.traces.stream import JsonStream
 
 pytestmark = pytest.mark.anyio
@@ -340,14 +340,14 @@ def test_a_line_with_a_value_of_the_wrong_kind_is_refused(field, value):
 )
 def test_a_transcript_of_another_shape_is_refused_in_words(text):
     with pytest.raises(UsageError, match="holds no conversation"):
-        list(read_transcripts(JsonStream([text.encode()]), "export"))
+        list(TranscriptReader().read(JsonStream([text.encode()]), "export.json"))
 
 
 @pytest.mark.parametrize("time", ["1e400", "1e20", "NaN", '"soon"', "null", "[]"])
 def test_a_transcript_with_an_impossible_time_is_read_without_it(time):
     line = f'{{"role": "user", "content": "hello", "timestamp": {time}}}'
-    ((turn,),) = [found.turns for found in read_transcripts(JsonStream([line.encode()]), "talk")]
-    assert (turn.text, turn.at) == ("hello", None)
+    ((text,),) = [found.texts for found in TranscriptReader().read(JsonStream([line.encode()]), "talk.json")]
+    assert (text.text, text.at) == ("hello", None)
 
 
 def test_a_blocking_memory_can_be_closed_twice_and_then_says_that_it_is_closed():

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from loom.traces import read_transcripts
+from loom.traces.reader import read_transcripts
 from tests.traces.claude import (
     MODEL,
     SESSION,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from loom.traces import read_transcripts
+from loom.traces.reader import read_transcripts
 from tests.traces.rollouts import answered, counted, counts, event, item, line, meta, said, text_of, turn
 
 ENVIRONMENT = "<environment_context>\n  <cwd>/home/someone</cwd>\n</environment_context>"

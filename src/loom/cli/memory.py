@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +26,7 @@ from loom.cli.output import (
     print_json,
     print_listed,
     progress_bar,
+    progress_bars,
     write_file,
 )
 from loom.errors import NotFound, UsageError
@@ -33,10 +34,18 @@ from loom.errors import NotFound, UsageError
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from loom.traces.stream import JsonStream
+    from loom.traces.transcript import Transcript
 
 
 # `loom memory import`: read a file or a pipe into a memory, piece by piece, and count the result.
+
+
+_PASS = 1000
+"""Jobs of one pass: after fewer there is nothing left to do."""
+_NOTES = 20
+_NAMED = 5
+_DAMAGED = ("broken", "unfinished", "too long", "file")
+"""Reasons that a user can do something about, so each has its file and line."""
 
 
 @dataclass(slots=True)
@@ -50,6 +59,15 @@ class Imported:
     """How many entries were left out, by reason."""
     notes: dict[str, None] = field(default_factory=dict[str, None])
     """Notes for the user, each once."""
+    more: int = 0
+    """Damaged files and lines that have no note of their own."""
+
+    def note(self, text: str) -> None:
+        """Add a note about a file; after some of them the rest is only counted."""
+        if len(self.notes) < _NOTES:
+            self.notes[text] = None
+        else:
+            self.more += 1
 
     def __str__(self) -> str:
         """The counts, for people."""
@@ -58,55 +76,134 @@ class Imported:
         return f"{self.new:,} new{there}" + (f", {self.left_out.total():,} left out ({reasons})" if reasons else "")
 
 
-def import_file(memory: Any, path: Path, *, user: str, progress: Callable[[int, int], None]) -> Imported:
-    """Read an export of Loom or conversations of other programs into a user's memory, piece by piece.
+def import_files(
+    memory: Any,
+    paths: Sequence[Path],
+    *,
+    user: str,
+    progress: Callable[[int, int], None],
+    learning: Callable[[int, int], None] | None = None,
+) -> Imported:
+    """Read exports of Loom and what other programs recorded into a user's memory, piece by piece.
 
-    `progress` is called with the bytes read and the size of the file.
+    `progress` is called with the bytes read and the size of the files, and `learning` with the jobs that are done and
+    their number: they extract facts from what was written.
     """
-    from loom.memory._upkeep.portable import batches
-    from loom.traces.stream import JsonStream, pieces_of
+    from loom.traces.reader import TranscriptReader, find_files
 
-    done, start = Imported(), 0
-    try:
-        stream = JsonStream(pieces_of(path, progress))
-        if not stream.begins_with("loom"):
-            _import_transcripts(memory, stream, path, user, done)
-            return done
-        for lines in batches(stream.lines()):
-            with _delay_interrupt():
-                read = memory.import_(lines, user_id=user, start=start)
-            start += len(lines)
-            there = len(read.skipped)
-            done.there += there
-            done.new += len({record.id for record in read.kept}) - there
-            done.notes.update(dict.fromkeys(read.notes))
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}") from error
+    files = find_files(paths)
+    reading = _Progress(progress, [one.path for one in files])
+    done, reader = Imported(), TranscriptReader()
+    has_turns = False
+    for path, is_named in files:
+        try:
+            has_turns |= _import_file(memory, reader, path, user, done, reading)
+        except UsageError as error:
+            if is_named:
+                kept = f"{done.new + done.there:,} records before it are kept; correct the file and import all of it "
+                again = f"{kept}again, nothing is added twice" if done.new + done.there else "nothing was imported"
+                raise UsageError(f"{path}: {error}; {again}") from error
+            done.left_out["file"] += 1
+            done.note(f"{path} was left out: {error}")
+        reading.next_file(path)
+    jobs = 0
+    while has_turns:
+        learned = memory.metabolize(user_id=user, progress=_after(jobs, learning))
+        done.notes.update(dict.fromkeys(learned.notes))
+        has_turns = learned.jobs >= _PASS
+        jobs += learned.jobs
     return done
 
 
-def _import_transcripts(memory: Any, stream: JsonStream, path: Path, user: str, done: Imported) -> None:
-    from loom.memory._upkeep.portable import read_transcripts
-    from loom.memory.results import REPEATED
-    from loom.traces.stream import STDIN
+def _after(before: int, report: Callable[[int, int], None] | None) -> Callable[[int, int], None] | None:
+    """A report that counts on from the passes before."""
+    return None if report is None else lambda done, total: report(before + done, before + total)
 
-    try:
-        for found in read_transcripts(stream, "stdin" if path == STDIN else path.stem):
-            key = f"import:{found.session_id}" + (f":{found.start}" if found.start else "")
+
+def _import_file(memory: Any, reader: Any, path: Path, user: str, done: Imported, progress: _Progress) -> bool:
+    """Import one file; returns whether it had turns, from which facts are still to be extracted."""
+    from loom.memory._upkeep.portable import batches
+    from loom.traces.notes import is_markdown, read_markdown
+    from loom.traces.stream import JsonStream, pieces_of
+
+    pieces = pieces_of(path, progress)
+    if is_markdown(path):
+        _import_transcripts(memory, read_markdown(pieces, str(path)), user, done)
+        return True
+    stream, start = JsonStream(pieces), 0
+    if not stream.begins_with("loom"):
+        _import_transcripts(memory, reader.read(stream, str(path)), user, done)
+        return True
+    for lines in batches(stream.lines()):
+        with _delay_interrupt():
+            read = memory.import_(lines, user_id=user, start=start)
+        start += len(lines)
+        there = len(read.skipped)
+        done.there += there
+        done.new += len({record.id for record in read.kept}) - there
+        done.notes.update(dict.fromkeys(read.notes))
+    return False
+
+
+def _import_transcripts(memory: Any, transcripts: Iterable[Transcript], user: str, done: Imported) -> None:
+    owned: list[Transcript] = []
+    for found in transcripts:
+        if found.owner:
+            owned.append(found)  # whether they are of several users is known at the end of the file
+        else:
+            _import_transcript(memory, found, user, done)
+    owners = {found.owner for found in owned}
+    for found in owned:
+        if len(owners) == 1 or found.owner == user:
+            _import_transcript(memory, found, user, done)
+        else:
+            done.left_out["another user"] += len(found.texts)
+    if len(owners) > 1:
+        named = ", ".join(sorted(owners)[:_NAMED])
+        done.note(f"the file has memories of {len(owners):,} users ({named}); only those of {user} were imported")
+
+
+def _import_transcript(memory: Any, transcript: Transcript, user: str, done: Imported) -> None:
+    from loom.memory._upkeep.portable import parts_of
+    from loom.memory.results import REPEATED
+
+    for part in parts_of(transcript):
+        reasons = Counter(part.skipped)
+        if part.turns:
             with _delay_interrupt():
-                read = memory.remember(found.turns, user_id=user, session_id=found.session_id, key=key)
-            reasons = Counter(skip.reason for skip in (*found.skipped, *read.skipped))
+                read = memory.remember(part.turns, user_id=user, session_id=part.session_id, key=part.key)
+            reasons.update(skip.reason for skip in read.skipped)
             there = reasons.pop(REPEATED, 0)
             done.there += there
             done.new += len(read.kept) - there
-            for reason, count in reasons.items():
-                done.left_out[reason.partition(":")[0]] += count
             done.notes.update(dict.fromkeys(read.notes))
-    except UsageError as error:
-        kept = f"{done.new + done.there:,} records before it are kept; correct the file and import all of it again, "
-        again = f"{kept}nothing is added twice" if done.new + done.there else "nothing was imported"
-        raise UsageError(f"{error}; {again}") from error
-    done.notes.update(dict.fromkeys(memory.metabolize(user_id=user).notes))
+        for reason, count in reasons.items():
+            done.left_out[reason.partition(":")[0]] += count
+    for skip in transcript.skipped:
+        if skip.reason.startswith(_DAMAGED):
+            done.note(f"{transcript.path}, line {skip.line} was left out: {skip.reason.partition(': ')[2]}")
+
+
+class _Progress:
+    """The progress of several files as that of one."""
+
+    def __init__(self, report: Callable[[int, int], None], paths: Iterable[Path]) -> None:
+        self._report = report
+        self._sizes = {path: _size(path) for path in paths}
+        self._done = 0
+
+    def __call__(self, done: int, _: int) -> None:
+        self._report(self._done + done, max(self._done + done, sum(self._sizes.values())))
+
+    def next_file(self, path: Path) -> None:
+        self._done += self._sizes[path]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # reading it says so
+        return 0
 
 
 @contextmanager
@@ -396,12 +493,14 @@ def export_(
 
 @app.command(name="import")
 def import_(
-    path: Annotated[
-        Path,
+    paths: Annotated[
+        list[Path],
         typer.Argument(
-            help="An export of Loom or of ChatGPT (conversations.json), transcripts of Claude Code, or messages with "
-            'role and content: one per line, a JSON array of them, or one {"messages": [...]} per conversation. '
-            "A file or a pipe; - is standard input."
+            metavar="PATH...",
+            help="Files, folders, patterns or pipes; - is standard input. An export of Loom; transcripts of Claude "
+            "Code or Codex; exports of ChatGPT or claude.ai; spans of OpenTelemetry; logs of LiteLLM or Langfuse; "
+            "recorded requests; memories of mem0, a LangGraph store, Letta (.af); Markdown; or messages with role and "
+            'content: one per line, a JSON array of them, or one {"messages": [...]} per conversation.',
         ),
     ],
     url: Url = DEFAULT,
@@ -409,13 +508,16 @@ def import_(
     embedder: Embedder = None,
     json: Json = False,
 ) -> None:
-    """Import conversations or an export into a user's memory; importing a file twice adds nothing.
+    """Import conversations, notes or an export into a user's memory; importing a file twice adds nothing.
 
     The time of a message is read from timestamp, create_time, created_at or at, in ISO 8601 or seconds since 1970.
     """
     try:
-        with _opened(url, embedder, may_be_new=True) as memory, progress_bar("importing") as progress:
-            done = import_file(memory, path, user=user, progress=progress)
+        with (
+            _opened(url, embedder, may_be_new=True) as memory,
+            progress_bars("importing", "finding facts") as (progress, learning),
+        ):
+            done = import_files(memory, paths, user=user, progress=progress, learning=learning)
     except KeyboardInterrupt:
         with _opened(url, may_be_new=True) as memory:  # opened again, because the interrupted write is complete by now
             held = sum(count for name, count in memory.stats(user_id=user).items() if name not in {"jobs", "failed"})
@@ -427,7 +529,7 @@ def import_(
         print_json({**counts, "notes": list(done.notes)})
         return
     console().print(f"imported for {user}: {done}")
-    _print_notes(done.notes)
+    _print_notes((*done.notes, *([f"and {done.more:,} more files or lines that are damaged"] if done.more else [])))
 
 
 @app.command()

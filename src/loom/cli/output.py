@@ -94,12 +94,23 @@ def shortened(text: str) -> str:
 @contextmanager
 def progress_bar(title: str) -> Generator[Callable[[int, int], None]]:
     """Show a progress bar on the error stream; yields the function that takes what is done and the total."""
-    from rich.progress import Progress
+    with progress_bars(title) as (report,):
+        yield report
+
+
+@contextmanager
+def progress_bars(*titles: str) -> Generator[list[Callable[[int, int], None]]]:
+    """Show a progress bar for each step, from its first report on; yields the function of each."""
+    from rich.progress import Progress, TaskID
 
     out = console(stderr=True)
     with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        tasks = [bar.add_task(title, total=None, visible=not number) for number, title in enumerate(titles)]
+
+        def report_on(task: TaskID) -> Callable[[int, int], None]:
+            return lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+
+        yield [report_on(task) for task in tasks]
 
 
 def print_json(value: object, *, indent: int | None = 2) -> None:

@@ -176,9 +176,11 @@ class SyncMemory(Blocking["Memory"]):
         """Write the episode of a conversation into L3 now, not after an idle hour; None if it has no turns."""
         return self._call(lambda: self._of.end_session(user_id=user_id, session_id=session_id))
 
-    def metabolize(self, *, user_id: str | None = None, learn: bool = True) -> Metabolized:
+    def metabolize(
+        self, *, user_id: str | None = None, learn: bool = True, progress: ProgressCallback | None = None
+    ) -> Metabolized:
         """Run the pending jobs: of one user, after checking all of their layers, or of all users."""
-        return self._call(lambda: self._of.metabolize(user_id=user_id, learn=learn))
+        return self._call(lambda: self._of.metabolize(user_id=user_id, learn=learn, progress=progress))
 
     def upkeep(self, *, user_id: str) -> Metabolized | None:
         """Run the jobs that a turn queued, and have all jobs of the user run soon, in the background."""

@@ -56,8 +56,8 @@ from loom.memory._write.ingest import (
     check_turns,
     clean_instruction,
     clean_turns,
-    keyed_id,
     speaker_name,
+    turn_id,
     turns_of,
 )
 from loom.memory._write.learn_in_background import KIND as LEARN
@@ -162,7 +162,7 @@ class Memory(MemoryEdits):
         cleaned = await clean_turns(turns)
         episodes = [
             Episode(
-                id=keyed_id(scope, key, number) if key else self._ids.next_id(),
+                id=turn_id(scope, turn, key, number) or self._ids.next_id(),
                 text=text,
                 at=turn.at or at or now,
                 recorded_at=now,
@@ -176,7 +176,7 @@ class Memory(MemoryEdits):
             if not skip
         ]
         skipped = [skip for _, skip in cleaned if skip]
-        keyed = key is not None
+        keyed = key is not None or any(turn.key for turn in turns)
         return await self._keeper.write(scope, episodes, skipped=skipped, keyed=keyed, since=since, learn=learn)
 
     async def instruct(
@@ -349,15 +349,26 @@ class Memory(MemoryEdits):
         """
         return await self._metabolism.end(self._scope(user_id, session_id))
 
-    async def metabolize(self, *, user_id: str | None = None, learn: bool = True) -> Metabolized:
+    async def metabolize(
+        self, *, user_id: str | None = None, learn: bool = True, progress: ProgressCallback | None = None
+    ) -> Metabolized:
         """Run the pending jobs: of one user, after checking all of their layers, or of all users.
 
-        Turns that wait for a model are read as well, before it returns; `learn=False` calls no model.
+        Turns that wait for a model are read as well, before it returns; `learn=False` calls no model. `progress` is
+        called with how many jobs of the user are done, and how many there were: jobs may queue others.
         """
         scope = self._scope(user_id) if user_id is not None else None
+        total = 0
         if scope is not None:
             await self._metabolism.queue_layer_jobs(scope)
-        done = await self._metabolism.run(scope)
+            if progress is not None:
+                total = (await waiting_jobs(self.store, scope, self._clock.now())).total()
+
+        def report(done: int) -> None:
+            if progress is not None:
+                progress(done, max(done, total))
+
+        done = await self._metabolism.run(scope, progress=report)
         if self._learning is None or not learn:
             return done
         learned, unread = await self._learning.drain(scope), 0

@@ -298,7 +298,7 @@ def _answer(record: JsonObject, message: JsonObject) -> tuple[str, str]:
     texts = texts_in(content, "text")
     if texts:
         return "\n\n".join(texts), ""
-    kinds = {block.get("type") for block in _blocks(content)}
+    kinds = {maybe_text(block.get("type")) for block in _blocks(content)}
     if kinds & {"thinking", "redacted_thinking"} and len(kinds) == len(kinds & {"thinking", "redacted_thinking"}):
         return "", THINKING
     return "", TOOL if kinds else EMPTY

@@ -129,7 +129,7 @@ class CodexReader:
             digest = _digest(kind, payload)
             if digest:
                 digests.append(digest)
-            if repeats.has(digest, ends=payload.get("type") in {"user_message", "token_count"}):
+            if repeats.has(digest, ends=payload.get("type") in ("user_message", "token_count")):
                 _note_total(one, payload)
                 one.skip(number, REPEATED_LINE)
                 continue
@@ -208,7 +208,7 @@ def _begin(one: _Session, meta: JsonObject) -> None:
 
 def _digest(kind: str, payload: JsonObject) -> bytes | None:
     """What a line says, whenever and by whom it was written: equal lines of a parent and its fork are one."""
-    type = payload.get("type")
+    type = maybe_text(payload.get("type"))
     said: object
     if type == "token_count":
         info = maybe_table(payload.get("info"))

@@ -6,20 +6,41 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from loom.errors import UsageError
 from loom.traces._blocks import maybe_table
 from loom.traces.claude_code import ClaudeCodeReader, is_claude_code
 from loom.traces.codex import CodexReader, is_codex
+from loom.traces.exports import is_export, read_exports
+from loom.traces.logs import is_log, read_logs
+from loom.traces.notes import (
+    MARKDOWN_SUFFIXES,
+    is_langgraph,
+    is_letta,
+    is_markdown,
+    is_mem0,
+    read_langgraph,
+    read_letta,
+    read_markdown,
+    read_mem0,
+)
 from loom.traces.stream import STDIN, JsonStream, pieces_of
 from loom.traces.transcript import SkippedLine, Transcript
 
-FORMS: Final = "a transcript of Claude Code or Codex"
+FORMS: Final = (
+    "an export of Loom, a transcript of Claude Code or Codex, an export of ChatGPT or claude.ai (conversations.json), "
+    "spans of OpenTelemetry as JSON, logs of LiteLLM or Langfuse, recorded requests, memories of mem0, items of a "
+    "LangGraph store, an agent file of Letta (.af), Markdown, or messages with `role` and `content`: one on a line, a "
+    'JSON array of them, or {"messages": [...]} for each conversation'
+)
 """The formats that can be read, for error messages."""
 
-_SUFFIXES: Final = (".jsonl", ".ndjson", ".json")
+_SUFFIXES: Final = (".jsonl", ".ndjson", ".json", ".af")
+_WRAPPERS: Final = ("results", "data", "items", "conversations", "memories")
+"""Where interfaces put the rows of a list."""
 _HEAD: Final = 64 * 1024
 _TIME: Final = re.compile(rb'"timestamp"\s*:\s*"([^"]{10,40})"')
 
@@ -52,7 +73,8 @@ def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[FoundFile]:
         else:
             here = [FoundFile(path, is_named=True)]
         if not here:
-            what = "it has no file that ends in " + ", ".join(_SUFFIXES) if path.is_dir() else "nothing matches it"
+            ends = ", ".join((*_SUFFIXES, *MARKDOWN_SUFFIXES))
+            what = f"it has no file that ends in {ends}" if path.is_dir() else "nothing matches it"
             raise UsageError(f"{name}: {what}; give {FORMS}, or a folder with some")
         for one in here:
             found.setdefault(one.path, one)
@@ -60,7 +82,10 @@ def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[FoundFile]:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """The files below a folder; links are followed, but no folder is entered twice."""
+    """The files below a folder; links are followed, but no folder is entered twice.
+
+    Markdown is read only where there is nothing else: programs keep notes and instructions beside their transcripts.
+    """
     found: list[Path] = []
     entered: set[tuple[int, int]] = set()
     for at, folders, names in os.walk(folder, followlinks=True):
@@ -70,8 +95,8 @@ def _files_in(folder: Path) -> list[Path]:
             continue
         entered.add((here.st_dev, here.st_ino))
         folders.sort()
-        found += [Path(at, name) for name in sorted(names) if name.endswith(_SUFFIXES)]
-    return found
+        found += [Path(at, name) for name in sorted(names) if name.endswith((*_SUFFIXES, *MARKDOWN_SUFFIXES))]
+    return [one for one in found if one.suffix in _SUFFIXES] or found
 
 
 def _begun(path: Path) -> tuple[bytes, bool, int]:
@@ -95,18 +120,50 @@ class TranscriptReader:
         self._codex = CodexReader()
 
     def read(self, stream: JsonStream, path: str) -> Iterator[Transcript]:
-        """The conversations in one file.
+        """The conversations in one file, or in parts of them.
 
         Raises:
-            UsageError: it is not a transcript of any known format.
+            UsageError: it cannot be read, or is not of a known format; the message names the line.
         """
         first = maybe_table(stream.first)
         if is_codex(first):
             yield from self._codex.read(stream.objects(), path)
         elif is_claude_code(first):
             yield from self._claude_code.read(stream.objects(), path)
+        elif is_log(first):
+            yield from read_logs(stream.objects(), path)
         else:
-            raise UsageError(f"it holds no conversation that Loom can read; give {FORMS}")
+            yield from _read_values(stream, path)
+
+
+def _read_values(stream: JsonStream, path: str) -> Iterator[Transcript]:
+    """The conversations among JSON values in any form, by what the first of them is."""
+    values = _unwrapped(stream)
+    head = list(islice(values, 1))
+    rest = chain(head, values)
+    first = maybe_table(head[0][1]) if head else {}
+    if is_mem0(first):
+        yield from read_mem0(rest, path)
+    elif is_langgraph(first):
+        yield from read_langgraph(rest, path)
+    elif is_letta(first):
+        yield from read_letta(rest, path)
+    elif is_log(first):
+        yield from read_logs(rest, path)
+    else:
+        name = "stdin" if path == str(STDIN) else Path(path).stem
+        yield from read_exports(rest, name=name, path=path, is_array=stream.is_array, refusal=f"give {FORMS}")
+
+
+def _unwrapped(stream: JsonStream) -> Iterator[tuple[int, Any]]:
+    """Each value; a list that an interface wraps in an object is given row by row."""
+    for line, value in stream:
+        record = maybe_table(cast("object", value))
+        name = next((key for key in _WRAPPERS if isinstance(record.get(key), list)), None)
+        if name is None or is_letta(record) or is_export(record) or is_log(record):
+            yield line, value
+        else:
+            yield from ((line, row) for row in record[name])
 
 
 def read_transcripts(
@@ -122,7 +179,10 @@ def read_transcripts(
     reader = TranscriptReader()
     for path, is_named in find_files(paths):
         try:
-            yield from reader.read(JsonStream(pieces_of(path, progress)), os.fspath(path))
+            if is_markdown(path):
+                yield from read_markdown(pieces_of(path, progress), os.fspath(path))
+            else:
+                yield from reader.read(JsonStream(pieces_of(path, progress)), os.fspath(path))
         except UsageError as error:
             if is_named:
                 raise UsageError(f"{path}: {error}") from error

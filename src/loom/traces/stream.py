@@ -103,11 +103,8 @@ class JsonStream:
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         rest = iter(pieces)
-        head = _begin(rest)
-        self.is_array = head.lstrip()[:1] == b"["
-        self.first: Any = None
-        if not self.is_array:
-            head, self.first = _first_value(head, rest)
+        head, self.first = _first_value(_begin(rest), rest)
+        self.is_array = self.first is None and head.lstrip()[:1] == b"["
         self._pieces = chain([head], rest)
 
     def begins_with(self, name: str) -> bool:
@@ -175,22 +172,26 @@ def _begin(pieces: Iterator[bytes]) -> bytes:
 
 
 _SECOND = 1024 * 1024
-"""Bytes of the second line that are read when the first is not JSON, to see whether the others are."""
+"""Bytes of the second line that are read when the first is not an object, to see whether the others are."""
 
 
 def _first_value(head: bytes, rest: Iterator[bytes]) -> tuple[bytes, Any]:
-    """The head, with more of the stream where that was needed, and the value of the first line, or of the second."""
+    """The head, with more of the stream where that was needed, and the value of the first line, or of the second.
+
+    The second line decides where the first is not an object: in a log that a program writes any line may be broken.
+    """
     first, _, second = head.lstrip().partition(b"\n")
     value = _value(first)
-    if value is not None or not first.startswith(b"{"):
-        return head, value
+    if isinstance(value, dict) or (value is None and first.startswith(b"[")):
+        return head, cast("dict[str, Any] | None", value)
     more = [head]
     while b"\n" not in second.lstrip() and len(second) < _SECOND and (piece := next(rest, b"")):
         more.append(piece)
         second += piece
-    value = _value(second.lstrip().partition(b"\n")[0])
-    # The lines of one object over several lines are not objects, but may be values, such as the end of a list.
-    return b"".join(more), cast("dict[str, Any]", value) if isinstance(value, dict) else None
+    other = _value(second.lstrip().partition(b"\n")[0])
+    if not isinstance(other, dict):  # the lines of one object over several lines are not objects
+        other = None if isinstance(value, list) else value
+    return b"".join(more), cast("Any", other)
 
 
 def _value(text: bytes) -> Any:

@@ -6,25 +6,29 @@ every format give this form, so importing, auditing the cache and showing a sess
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeAlias, cast
 
-Writer: TypeAlias = Literal["user", "assistant", "tool", "program", "summary"]
-"""Who wrote a text: the person, the model, a tool, the program around them, or a model that shortened the talk."""
+Writer: TypeAlias = Literal["user", "assistant", "tool", "program", "summary", "note"]
+"""Who wrote a text: the person, the model, a tool, the program around them, or a model that shortened the talk. A note
+was saved in another memory or in a file, and nothing says whose words it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpokenText:
-    """One text of a conversation, in the order in which it was shown. `line` counts from 1 in the file."""
+    """One text of a conversation, in the order in which it was shown. `line` counts from 1 in the file.
+
+    `speaker` is the name of the person who wrote it, where the record has one.
+    """
 
     id: str
     writer: Writer
     text: str
     at: float | None = None
     line: int = 0
+    speaker: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +82,8 @@ class Transcript:
 
     Each line of the file with a text in it has that text in `texts`, is a part of it, or is in `skipped`; a text may
     have only a part of a line. `parent` is the session that this one was begun in or forked from; what a subagent was
-    asked was not written by a person. `start` is the number of texts in the parts before. A file that was not read at
+    asked was not written by a person. `owner` is the user whose data it is, where the record names one. `start` is the
+    number of texts in the parts before. A file that was not read at
     all gives a transcript with no program, and with the reason in `skipped`.
     """
 
@@ -88,6 +93,7 @@ class Transcript:
     parent: str | None = None
     is_subagent: bool = False
     title: str = ""
+    owner: str = ""
     start: int = 0
     texts: tuple[SpokenText, ...] = ()
     calls: tuple[RecordedCall, ...] = ()
@@ -110,6 +116,8 @@ API_ERROR: Final = "error: the call failed, and the program said so"
 
 _MILLISECONDS: Final = 1e11
 """A larger number of seconds lies thousands of years ahead, so it counts milliseconds, or less."""
+_NANOSECONDS: Final = 1e19
+"""Nanoseconds of today are a fifth of it; what is larger is not a time."""
 
 
 def time_of(value: object) -> float | None:
@@ -123,10 +131,10 @@ def time_of(value: object) -> float | None:
             return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
         except (ValueError, OverflowError):
             return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _NANOSECONDS:
         return None
     seconds = float(value)
-    while abs(seconds) > _MILLISECONDS:
+    while seconds > _MILLISECONDS:
         seconds /= 1000
     return seconds
 

@@ -369,10 +369,11 @@ class Metabolism:
         limit: int = 1000,
         kinds: Sequence[str] | None = None,
         moved: Iterable[str] = (),
+        progress: Callable[[int], None] | None = None,
     ) -> Metabolized:
         """Run the due jobs and the jobs they queue, of one user or of all: one pass.
 
-        Records of the user that have `moved` already stay where they are.
+        Records of the user that have `moved` already stay where they are. `progress` is called with the jobs done.
         """
         moved_of: dict[Scope, set[str]] = {scope: set(moved)} if scope is not None else {}
         done, counts, notes, failed = 0, Counter[str](), list[str](), list[str]()
@@ -396,6 +397,8 @@ class Metabolism:
                 now, attempts = self._clock.now(), leases[0].job.attempts
                 retry_at = now + timedelta(seconds=2**attempts) if attempts < MAX_ATTEMPTS else None
                 await self._store.fail(leases[0], reason=reason_of(error), now=now, retry_at=retry_at)
+            if progress is not None:
+                progress(done + len(failed))
         return Metabolized(jobs=done, counts=dict(counts), notes=tuple(notes), failed=tuple(failed))
 
     async def work(self, pause: float) -> None:

@@ -1,17 +1,18 @@
-"""Export and import: JSON lines, streamed JSON, and other programs' transcripts."""
+"""Export and import: records as JSON lines, and the turns of other programs' transcripts."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, TypeAlias, cast
+from hashlib import blake2b
+from typing import Any, TypeAlias
 
 from anyio import to_thread
 
 from loom.core.codec import FORMAT, record_from_dict, record_to_dict
-from loom.core.record import Episode, Record, WorkingBlock
+from loom.core.record import Episode, Origin, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import NotFound, StaleWrite, UsageError
 from loom.memory._shared import get_all, retry_stale
@@ -19,7 +20,7 @@ from loom.memory._write.ingest import ContextKeys, Utterance, check_record, name
 from loom.memory._write.write import ProgressCallback
 from loom.memory.results import Remembered, Skip
 from loom.protocols.memory_store import Store
-from loom.traces.stream import JsonStream
+from loom.traces.transcript import SUBAGENT, SUMMARY, TOOL, SpokenText, Transcript
 
 Write: TypeAlias = Callable[[Sequence[Record], ProgressCallback | None], Awaitable[Remembered]]
 """Writes records, and reports its progress."""
@@ -144,159 +145,73 @@ def _following(old: Record | None, record: Record) -> Record | None:
     return None if is_same else replace(record, version=old.version + 1)
 
 
-# Reads conversations of other programs: ChatGPT exports, Claude Code transcripts, messages as JSON.
+# Turns of what other programs recorded.
 
-FORMS = (
-    "an export of Loom, an export of ChatGPT (conversations.json), transcripts of Claude Code, or messages with `role` "
-    'and `content`: one on a line, a JSON array of them, or {"messages": [...]} for each conversation'
-)
-"""The formats that can be read, for error messages."""
-
-_SYSTEM = "system: instructions are not part of the conversation"
-_TOOL = "tool: tool results are not imported"
-_SKIPPED_ROLES = {"system": _SYSTEM, "developer": _SYSTEM, "tool": _TOOL, "function": _TOOL}
-_PEOPLE = ("user", "human")
-_NO_ROLE = "no role: the message does not say who wrote it"
-_EMPTY = "empty: it has no text"
-_TIMES = ("timestamp", "create_time", "created_at", "at")
-_NAMES = ("sessionId", "session_id", "session", "conversation_id")
 _MOST = 1000
-"""Entries of one conversation that are buffered and written together."""
-_MOST_CHARS = 8_000_000
-"""Characters of all conversations that are buffered; usually far more than _MOST entries have."""
+"""Turns of a transcript that are written together."""
+_ORIGINS: dict[str, Origin] = {"user": "import", "assistant": "assistant"}
+_LEFT_OUT = {"summary": SUMMARY, "program": SUBAGENT, "tool": TOOL}
+_BY_PLACE = ("chatgpt", "messages")
+"""Programs whose texts are known by their place in the conversation: their messages may have no ids."""
+_MARKDOWN = "markdown"
+_LONGEST_NAME = 100
+"""Characters of a name of another program: with four bytes each it is still shorter than an id may be."""
 
 
-@dataclass(slots=True)
-class ImportedPart:
-    """A conversation, or a part of a long one: its turns in order, and the entries that were skipped.
+@dataclass(frozen=True, slots=True)
+class ImportPart:
+    """Turns that are written together under a key, and why texts were left out; notes belong to no session."""
 
-    The session id is the same when it is read again. `start` is the number of turns before this part.
+    session_id: str | None
+    key: str
+    turns: list[Utterance]
+    skipped: list[str]
+
+
+def parts_of(transcript: Transcript) -> Iterator[ImportPart]:
+    """The turns of a transcript, which have the same ids whenever it is read.
+
+    Words of people have the origin `import`, so facts are extracted from them. What a model shortened and what a
+    subagent was asked are nobody's words. A note that a program saved is `derived`: nobody knows whose words it has.
     """
-
-    session_id: str
-    start: int
-    turns: list[Utterance] = field(default_factory=list[Utterance])
-    skipped: list[Skip] = field(default_factory=list[Skip])
-
-
-class _Parts:
-    """Buffers parts of conversations until they are long enough, or complete."""
-
-    def __init__(self) -> None:
-        self.has_turns = False
-        self._open: dict[str, ImportedPart] = {}
-        self._starts: dict[str, int] = {}
-        self._chars = 0
-
-    def add(self, session: str, message: Mapping[str, Any], around: Mapping[str, Any]) -> Iterator[ImportedPart]:
-        """Add a message; `around` is the object it is in, which may have its time. Yields parts that are full."""
-        part = self._open.setdefault(session, ImportedPart(session, self._starts.get(session, 0)))
-        found = _turn(message, around)
-        if isinstance(found, Utterance):
-            part.turns.append(found)
-            self.has_turns = True
+    skipped = [skip.reason for skip in transcript.skipped]
+    turns: dict[str, Utterance] = {}
+    for text in transcript.texts:
+        reason = SUBAGENT if transcript.is_subagent else _LEFT_OUT.get(text.writer)
+        if reason:
+            skipped.append(reason)
         else:
-            part.skipped.append(found)
-        self._chars += len(found.text)
-        # Cut by number of entries, not by length, so that parts are the same when the file is read again.
-        if len(part.turns) + len(part.skipped) >= _MOST:
-            yield from self.take(session)
-        if self._chars > _MOST_CHARS:
-            yield from self.take()
-
-    def take(self, *sessions: str) -> Iterator[ImportedPart]:
-        """Yield what is buffered of these conversations, or of all."""
-        for session in sessions or [*self._open]:
-            if part := self._open.pop(session, None):
-                self._starts[session] = part.start + len(part.turns)
-                self._chars -= sum(len(entry.text) for entry in (*part.turns, *part.skipped))
-                yield part
+            turns[text.id if transcript.program not in _BY_PLACE else str(len(turns))] = _turn(transcript, text)
+    is_note = bool(transcript.texts) and all(text.writer == "note" for text in transcript.texts)
+    name = _short(transcript.session_id)
+    session = None if is_note else name
+    key = f"import:{name}" + (f":{transcript.start}" if transcript.start else "")
+    found = [*turns.values()]
+    for start in range(0, max(1, len(found)), _MOST):
+        yield ImportPart(session, key, found[start : start + _MOST], skipped if not start else [])
 
 
-def read_transcripts(stream: JsonStream, name: str) -> Iterator[ImportedPart]:
-    """The conversations in a stream of any known format, in order; `name` is for those without an id.
-
-    Only conversations whose messages arrive one by one are buffered.
-
-    Raises:
-        UsageError: something cannot be read, and the message names its line; or nothing is a conversation.
-    """
-    parts = _Parts()
-    for number, (line, value) in enumerate(stream):
-        if not isinstance(value, dict) and not stream.is_array:
-            raise UsageError(f"line {line}: this is not a JSON object; give {FORMS}")
-        record = _object(value)
-        session, messages, is_complete = _conversation(record, name, number)
-        for message in messages:
-            yield from parts.add(session, message, record)
-        if is_complete:
-            yield from parts.take(session)
-    if not parts.has_turns:
-        raise UsageError(f"it holds no conversation that Loom can read; give {FORMS}")
-    yield from parts.take()
-
-
-def _conversation(record: dict[str, Any], stem: str, number: int) -> tuple[str, list[dict[str, Any]], bool]:
-    """The session id of an object, its messages, and whether these are all of the conversation."""
-    name = next((str(record[key]) for key in _NAMES if record.get(key)), None)
-    if "mapping" in record:  # ChatGPT
-        nodes = {id: _object(node) for id, node in _object(record["mapping"]).items()}
-        return str(record.get("id") or name or f"{stem}-{number}"), _branch(nodes, record.get("current_node")), True
-    if isinstance(record.get("messages"), list):
-        return name or str(record.get("id") or f"{stem}-{number}"), [_object(one) for one in record["messages"]], True
-    message = record.get("message")
-    return name or stem, [cast("dict[str, Any]", message) if isinstance(message, dict) else record], False
-
-
-def _branch(nodes: Mapping[str, Any], last: object) -> list[dict[str, Any]]:
-    """The messages on the path to the last one shown; branches that were edited away are left out."""
-    found: list[dict[str, Any]] = []
-    at = last if isinstance(last, str) and last in nodes else next(reversed(list(nodes)), None)
-    while isinstance(at, str) and at in nodes and len(found) <= len(nodes):
-        message = nodes[at].get("message")
-        if isinstance(message, dict):
-            found.append(cast("dict[str, Any]", message))
-        at = nodes[at].get("parent")
-    return found[::-1]
-
-
-def _turn(message: Mapping[str, Any], around: Mapping[str, Any]) -> Utterance | Skip:
-    """The turn of a message, or why it is skipped."""
-    author = _object(message.get("author"))
-    role = author.get("role") or message.get("role") or message.get("speaker")
-    text = _text(message.get("content", message.get("text")))
-    if not isinstance(role, str):
-        return Skip(text[:80], _NO_ROLE)
-    if role in _SKIPPED_ROLES or not text.strip():
-        return Skip(text[:80], _SKIPPED_ROLES.get(role, _EMPTY))
-    when = next((place[key] for place in (message, around) for key in _TIMES if place.get(key)), None)
-    name = author.get("name") or message.get("name")
-    speaker = name_speaker(name) if role.casefold() in _PEOPLE and isinstance(name, str) and name.strip() else role
+def _turn(transcript: Transcript, text: SpokenText) -> Utterance:
+    speaker = "assistant" if text.writer == "assistant" else "user"
+    note: Origin = "file" if transcript.program == _MARKDOWN else "derived"
     return Utterance(
-        text=text, speaker=speaker, origin="assistant" if role == "assistant" else "import", at=_time(when)
+        text=text.text,
+        speaker=None if text.writer == "note" else name_speaker(text.speaker) if text.speaker else speaker,
+        origin=_ORIGINS.get(text.writer, note),
+        at=_moment(text.at),
+        key=None if transcript.program in _BY_PLACE else f"import:{transcript.program}:{_short(text.id)}",
     )
 
 
-def _text(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    if isinstance(content, dict):
-        content = cast("dict[str, Any]", content).get("parts")
-    parts = cast("list[Any]", content) if isinstance(content, list) else []
-    texts = [cast("dict[str, Any]", part).get("text") if isinstance(part, dict) else part for part in parts]
-    return "\n".join(text for text in texts if isinstance(text, str) and text)
+def _short(name: str) -> str:
+    """A name as it is, or a digest of one that is too long for a store, or has characters that none keeps."""
+    if len(name) <= _LONGEST_NAME and name.isprintable() and name.strip():
+        return name
+    return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _time(value: Any) -> datetime | None:
+def _moment(at: float | None) -> datetime | None:
     try:
-        if isinstance(value, int | float):
-            return datetime.fromtimestamp(value, UTC)
-        found = datetime.fromisoformat(value) if isinstance(value, str) else None
+        return None if at is None else datetime.fromtimestamp(at, UTC)
     except (ValueError, OverflowError, OSError):  # outside the calendar
         return None
-    return found.replace(tzinfo=UTC) if found and not found.tzinfo else found
-
-
-def _object(value: Any) -> dict[str, Any]:
-    """A JSON object; an empty one for anything else."""
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

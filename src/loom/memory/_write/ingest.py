@@ -57,13 +57,18 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u200b\u2060\ufeff]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utterance:
-    """One utterance or event, as input of `Memory.remember`."""
+    """One utterance or event, as input of `Memory.remember`.
+
+    `key` is an idempotency key of its own, in place of that of the call: it is stored once, wherever it comes in the
+    content.
+    """
 
     text: str
     speaker: str | None = None
     origin: Origin | None = None
     at: datetime | None = None
     attributes: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
+    key: str | None = None
 
 
 MemoryInput: TypeAlias = str | Message | Utterance | Mapping[str, Any]
@@ -236,6 +241,13 @@ def keyed_id(scope: Scope, key: str, number: int) -> str:
     return "k:" + sha256(f"{scope.key()}\0{key}\0{number}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
+def turn_id(scope: Scope, turn: Utterance, key: str | None, number: int) -> str | None:
+    """The id of a turn with a key of its own, or under that of the call; None if it has neither."""
+    if turn.key:
+        return keyed_id(scope, turn.key, 0)
+    return keyed_id(scope, key, number) if key else None
+
+
 # Checks the size of what callers pass to memory, before anything reads it.
 
 
@@ -252,6 +264,8 @@ def check_turns(
     for turn in turns:
         if turn.attributes:
             check_attributes(turn.attributes, "a turn")
+        if turn.key is not None:
+            check_id(turn.key, "the key of a turn")
 
 
 async def clean_turns(turns: Sequence[Utterance]) -> list[tuple[str, Skip | None]]:

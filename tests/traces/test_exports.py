@@ -7,8 +7,9 @@ from itertools import count
 import pytest
 
 from loom.errors import UsageError
-from loom.memory._upkeep import portable
-from loom.memory._upkeep.portable import FORMS, read_transcripts
+from loom.memory._upkeep.portable import parts_of
+from loom.traces import exports
+from loom.traces.reader import FORMS, TranscriptReader
 from loom.traces.stream import JsonStream
 
 ONE = [
@@ -27,7 +28,7 @@ def read(text, size=7):
     """The conversations in a text that comes in small pieces."""
     data = text.encode()
     pieces = [data[start : start + size] for start in range(0, len(data), size)]
-    return list(read_transcripts(JsonStream(pieces), "talk"))
+    return list(TranscriptReader().read(JsonStream(pieces), "talk.json"))
 
 
 @pytest.mark.parametrize(
@@ -42,8 +43,8 @@ def read(text, size=7):
 def test_conversations_as_lists_of_messages(text, names):
     found = read(text)
     assert [one.session_id for one in found] == names
-    assert [[turn.text for turn in one.turns] for one in found] == [["hi", "yes?"], ["hello"]]
-    assert [turn.origin for turn in found[0].turns] == ["import", "assistant"]
+    assert [[text.text for text in one.texts] for one in found] == [["hi", "yes?"], ["hello"]]
+    assert [text.writer for text in found[0].texts] == ["user", "assistant"]
     assert [skip.reason.partition(":")[0] for skip in found[0].skipped] == ["system"]
 
 
@@ -54,7 +55,7 @@ def test_conversations_as_lists_of_messages(text, names):
 )
 def test_one_conversation(text):
     (found,) = read(text)
-    assert [turn.text for turn in found.turns] == ["hi", "yes?"]
+    assert [text.text for text in found.texts] == ["hi", "yes?"]
     assert len(found.skipped) == 1
 
 
@@ -64,8 +65,8 @@ def test_one_conversation(text):
 def test_the_time_of_a_turn(name, time, around):
     said = {"role": "user", "content": "hi"}
     record = {"messages": [said], name: time} if around else {**said, name: time}
-    ((turn,),) = [one.turns for one in read(json.dumps(record))]
-    assert turn.at == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    ((text,),) = [one.texts for one in read(json.dumps(record))]
+    assert text.at == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC).timestamp()
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_the_time_of_a_turn(name, time, around):
 )
 def test_other_lines_are_left_out_with_the_reason(message, reason):
     (found,) = read(json.dumps({"messages": [message, *TWO]}))
-    assert [turn.text for turn in found.turns] == ["hello"]
+    assert [text.text for text in found.texts] == ["hello"]
     assert [skip.reason.partition(":")[0] for skip in found.skipped] == [reason]
 
 
@@ -102,7 +103,9 @@ def test_a_name_is_who_speaks():
         {"role": "assistant", "name": "helper", "content": "d"},
     ]
     (one,) = read(json.dumps(said))
-    assert [turn.speaker for turn in one.turns] == ["Mallory", "someone named user", "user", "assistant"]
+    assert [text.speaker for text in one.texts] == ["Mallory", "user", "", ""]
+    (part,) = parts_of(one)
+    assert [turn.speaker for turn in part.turns] == ["Mallory", "someone named user", "user", "assistant"]
 
 
 def message(n, **more):
@@ -112,16 +115,16 @@ def message(n, **more):
 @pytest.fixture
 def short_parts(monkeypatch):
     """Parts of ten entries, so that a small conversation has several."""
-    monkeypatch.setattr(portable, "_MOST", 10)
+    monkeypatch.setattr(exports, "_MOST", 10)
 
 
 @pytest.mark.parametrize("form", [lambda said: lines(*said), json.dumps, lambda said: json.dumps({"messages": said})])
 def test_a_long_conversation_comes_in_parts_that_follow_each_other(short_parts, form):
     found = read(form([message(n) for n in range(25)]))
-    assert [(one.session_id[:4], one.start, len(one.turns)) for one in found] == [("talk", n, 10) for n in (0, 10)] + [
+    assert [(one.session_id[:4], one.start, len(one.texts)) for one in found] == [("talk", n, 10) for n in (0, 10)] + [
         ("talk", 20, 5)
     ]
-    assert [turn.text for one in found for turn in one.turns] == [f"note {n}" for n in range(25)]
+    assert [text.text for one in found for text in one.texts] == [f"note {n}" for n in range(25)]
 
 
 def test_a_part_begins_where_it_began_when_the_conversation_has_grown(short_parts):
@@ -129,13 +132,13 @@ def test_a_part_begins_where_it_began_when_the_conversation_has_grown(short_part
     short, long = read(lines(*said[:37])), read(lines(*said))
     assert [one.start for one in long[: len(short)]] == [one.start for one in short] == [0, 8, 15, 23]
     assert long[: len(short) - 1] == short[:-1]
-    assert long[len(short) - 1].turns[: len(short[-1].turns)] == short[-1].turns
+    assert long[len(short) - 1].texts[: len(short[-1].texts)] == short[-1].texts
 
 
 def test_conversations_whose_messages_are_mixed_are_told_apart(short_parts):
     found = read(lines(*(message(n, session_id=f"s{n % 3}") for n in range(45))))
     texts = {
-        name: [turn.text for one in found if one.session_id == name for turn in one.turns]
+        name: [text.text for one in found if one.session_id == name for text in one.texts]
         for name in ["s0", "s1", "s2"]
     }
     assert texts == {f"s{k}": [f"note {n}" for n in range(k, 45, 3)] for k in range(3)}
@@ -143,7 +146,7 @@ def test_conversations_whose_messages_are_mixed_are_told_apart(short_parts):
 
 
 def test_what_is_long_is_not_held_until_the_end(monkeypatch):
-    monkeypatch.setattr(portable, "_MOST_CHARS", 1000)
+    monkeypatch.setattr(exports, "_MOST_CHARS", 1000)
     given = []
 
     def endless():
@@ -151,10 +154,10 @@ def test_what_is_long_is_not_held_until_the_end(monkeypatch):
             given.append(n)
             yield json.dumps(message(n, session_id=f"s{n % 7}", more="x" * 500)).encode() + b"\n"
 
-    found = read_transcripts(JsonStream(endless()), "talk")
+    found = TranscriptReader().read(JsonStream(endless()), "talk.json")
     for _ in range(50):
         before = len(given)
-        assert next(found).turns
+        assert next(found).texts
         assert len(given) - before < 200
 
 
@@ -167,8 +170,8 @@ def test_a_whole_conversation_is_given_before_the_next_one_is_read():
             yield json.dumps({"messages": [message(n)]}).encode() + b"\n"
 
     number = -1
-    for number, found in enumerate(read_transcripts(JsonStream(talks()), "talk")):
-        assert [turn.text for turn in found.turns] == [f"note {number}"]
+    for number, found in enumerate(TranscriptReader().read(JsonStream(talks()), "talk.json")):
+        assert [text.text for text in found.texts] == [f"note {number}"]
         assert len(given) <= number + 2
     assert number == 4
 

@@ -1,0 +1,204 @@
+"""Exports, logs and other memories: the texts, the calls, and why the rest was left out."""
+
+import json
+
+import pytest
+
+from loom.errors import UsageError
+from loom.traces.reader import TranscriptReader, read_transcripts
+from loom.traces.stream import JsonStream
+from tests.traces.others import (
+    CHATGPT,
+    CLAUDE_AI,
+    LANGFUSE,
+    LANGGRAPH,
+    LETTA,
+    LITELLM,
+    MEM0,
+    REQUESTS,
+    SPANS,
+    lines,
+    otlp,
+)
+
+
+def read(value, name="export.json"):
+    text = value if isinstance(value, str) else json.dumps(value)
+    return list(TranscriptReader().read(JsonStream([text.encode()]), name))
+
+
+def spoken(one):
+    return [f"{text.writer}: {text.text}" for text in one.texts]
+
+
+def reasons(one):
+    return [skip.reason.partition(":")[0] for skip in one.skipped]
+
+
+def usage(one):
+    return [(c.fresh, c.read, c.written_short, c.output) for c in one.calls]
+
+
+# Exports
+
+
+def test_chatgpt_shows_the_branch_of_the_current_node():
+    (one,) = read([CHATGPT])
+    assert spoken(one) == ["user: Plan a trip.", "assistant: To Bergen?", "user: Yes."]
+    assert reasons(one) == ["system", "harness", "tool", "tool", "thinking", "rewound"]
+    assert (one.program, one.session_id, one.title) == ("chatgpt", "c1", "Trips")
+
+
+@pytest.mark.parametrize("leaf", [{}, {"current_leaf_message_uuid": "4"}])
+def test_claude_ai_shows_the_branch_of_its_leaf(leaf):
+    (one,) = read([{**CLAUDE_AI, **leaf}])
+    assert spoken(one) == ["user: Hello.", "user: Bye."]
+    assert reasons(one) == ["tool", "rewound"]
+    assert (one.program, one.session_id, one.title) == ("claude.ai", "t", "Greetings")
+
+
+def test_claude_ai_without_parents_is_one_branch():
+    old = [{"uuid": "1", "sender": "human", "text": "Hello."}, {"uuid": "2", "sender": "assistant", "text": "Hi."}]
+    (one,) = read([{"uuid": "t", "chat_messages": old}])
+    assert spoken(one) == ["user: Hello.", "assistant: Hi."]
+
+
+def test_harness_in_plain_messages_is_left_out():
+    reminder = "<system-reminder>I live in Rome.</system-reminder>"
+    (one,) = read([{"role": "user", "content": f"Hi.{reminder}"}, {"role": "user", "content": reminder}])
+    assert (spoken(one), reasons(one)) == (["user: Hi."], ["harness"])
+
+
+# Logs
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda: lines(*SPANS),
+        lambda: SPANS,
+        lambda: otlp(*SPANS),
+        lambda: lines(otlp(SPANS[0]), otlp(SPANS[0], *SPANS[1:])),
+    ],
+    ids=["lines", "array", "otlp", "otlp on lines"],
+)
+def test_spans_of_opentelemetry(form):
+    (one,) = read(form(), "spans.jsonl")
+    assert spoken(one) == ["user: Hi.", "assistant: Hello.", "user: Hi."]
+    assert usage(one) == [(100, None, None, 7), (10, 60, 30, 7)]
+    assert (one.program, one.session_id, one.calls[0].model) == ("opentelemetry", "talk", "gpt-5.5")
+    assert [c.number for c in one.calls] == [1, 3]
+    assert one.calls[0].at + 1 == one.calls[1].at
+
+
+def test_the_total_of_an_agent_is_not_a_call():
+    (one,) = read(lines(*SPANS), "spans.jsonl")
+    assert "event" in reasons(one)
+
+
+def test_rows_of_litellm():
+    first, second = LITELLM
+    for form in (lines(first, second, second), [first, second], {"data": [first, second]}):
+        (one,) = read(form)
+        assert spoken(one) == ["user: Hi.", "assistant: Hello.", "user: Bye."]
+        assert usage(one) == [(100, None, None, 5), (50, 150, None, 9)]
+        assert (one.program, one.session_id) == ("litellm", "s")
+    (one,) = read(lines({**first, "messages": {}, "response": {}}))
+    assert (spoken(one), len(one.calls)) == ([], 1)
+
+
+def test_observations_of_langfuse():
+    trace = {"id": "t", "sessionId": "s", "observations": LANGFUSE}
+    wrapped = {"data": [trace], "meta": {}}
+    for form, session in ((lines(*LANGFUSE), "t"), (LANGFUSE, "t"), ([trace], "s"), (wrapped, "s")):
+        (one,) = read(form)
+        assert spoken(one) == ["user: Hi.", "assistant: Hello.", "user: Bye.", "assistant: See you."]
+        assert usage(one) == [(40, 60, None, 5), (10, None, None, 2)]
+        assert (one.program, one.session_id) == ("langfuse", session)
+
+
+def test_recorded_requests_are_one_conversation_where_they_go_on():
+    one, two = read(lines(*REQUESTS), "log.jsonl")
+    assert spoken(one) == ["user: Hi.", "assistant: Hello.", "user: Bye.", "assistant: See you."]
+    assert spoken(two) == ["user: Buy milk.", "assistant: Done."]
+    assert usage(one) == [(1, 5, 6, 1), (3, 5, 6, 1)]
+    assert (one.session_id, two.session_id) == ("log-0", "log-1")
+
+
+def test_requests_of_every_provider():
+    responses = {
+        "model": "gpt-5.5",
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "Hi."}]},
+            {"type": "function_call", "name": "f"},
+        ],
+    }
+    gemini = {
+        "url": "/v1beta/models/gemini-3:generateContent",
+        "body": {
+            "contents": [{"role": "user", "parts": [{"text": "Hi."}]}, {"role": "model", "parts": [{"text": "Yes?"}]}]
+        },
+    }
+    (one,) = read(lines(responses))
+    assert spoken(one) == ["user: Hi."]
+    (one,) = read(lines(gemini))
+    assert spoken(one) == ["user: Hi.", "assistant: Yes?"]
+
+
+def test_a_long_log_without_ids_takes_time_in_proportion():
+    messages, records = [], []
+    for n in range(300):
+        messages.append({"role": "user", "content": f"note {n}"})
+        records.append({"model": "m", "messages": list(messages)})
+    (one,) = read(lines(*records))
+    assert len(one.texts) == 300
+
+
+# Other memories
+
+
+def test_memories_of_mem0():
+    for form in ({"results": MEM0, "relations": []}, MEM0, lines(*MEM0)):
+        (one,) = read(form)
+        assert spoken(one) == ["note: Likes tea", "note: Has a boat"]
+        assert (one.program, one.owner, reasons(one)) == ("mem0", "ann", ["empty"])
+    assert [one.owner for one in read([MEM0[0], {**MEM0[1], "user_id": "bob"}])] == ["ann", "bob"]
+
+
+def test_items_of_a_langgraph_store():
+    for form in (LANGGRAPH, {"items": LANGGRAPH}, lines(*LANGGRAPH)):
+        (one,) = read(form)
+        assert spoken(one) == ["note: Likes tea", "note: kind: Profile\ncontent: name: Ann\nage: 40"]
+        assert one.texts[0].id.startswith("memories/u1/a:")
+
+
+def test_an_agent_file_of_letta():
+    (agent,) = LETTA["agents"]
+    old = {"agent_type": "memgpt_agent", "name": "Ada", "core_memory": LETTA["blocks"], "messages": agent["messages"]}
+    for form in (LETTA, old, json.dumps(LETTA, indent=2)):
+        notes, talk = read(form, "ada.af")
+        assert (spoken(notes), reasons(notes)) == (["note: human: Name: Ann"], ["harness"])
+        assert spoken(talk) == ["user: Hi there.", "user: {not JSON", "assistant: Hello."]
+        assert reasons(talk) == ["harness", "harness", "summary", "tool", "tool"]
+
+
+def test_sections_of_markdown(tmp_path):
+    (tmp_path / "sub").mkdir()
+    text = "\ufeff---\ntags: x\n---\n# Tea\r\n\r\nGreen.\n\n## Boats\nA sloop.\n"
+    (tmp_path / "sub" / "Notes.md").write_text(text, encoding="utf-8")
+    (one,) = read_transcripts([tmp_path])
+    assert spoken(one) == ["note: # Tea\n\nGreen.", "note: ## Boats\nA sloop."]
+    assert [text.line for text in one.texts] == [4, 8]
+    (tmp_path / "long.md").write_text("\n\n".join(["word " * 300] * 20))
+    long = next(one for one in read_transcripts([tmp_path]) if one.session_id == "long")
+    assert len(long.texts) > 5
+    assert max(len(text.text) for text in long.texts) <= 4000
+    (tmp_path / "bad.md").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match=r"bad\.md: it is not UTF-8 text"):
+        list(read_transcripts([tmp_path / "bad.md"]))
+
+
+def test_markdown_beside_transcripts_is_not_read(tmp_path):
+    (tmp_path / "MEMORY.md").write_text("I live in Rome.")
+    (tmp_path / "talk.jsonl").write_text(lines({"role": "user", "content": "Hi."}))
+    assert [spoken(one) for one in read_transcripts([tmp_path])] == [["user: Hi."]]
