@@ -15,7 +15,8 @@ _TABLE = """
     loom.agent.agent: Agent Result
     loom.api: AgentConfig LoomApp
     loom.catalog: CacheRules Catalog ModelInfo find_model
-    loom.context.cache.audit: Audit AuditedCall AuditedGroup AuditedSession Collapse CollapseSum audit
+    loom.context.cache.audit: Audit AuditedCall AuditedGroup AuditedSession CollapseSum audit
+    loom.context.cache.collapses: Collapse
     loom.context.cache.diagnose: simulate
     loom.context.cache.explain: Explanation explain
     loom.context.cache.plan: CachePlan Marker PlanWarning plan

@@ -12,9 +12,9 @@ from loom.context.cache.audit import Audit as Audit
 from loom.context.cache.audit import AuditedCall as AuditedCall
 from loom.context.cache.audit import AuditedGroup as AuditedGroup
 from loom.context.cache.audit import AuditedSession as AuditedSession
-from loom.context.cache.audit import Collapse as Collapse
 from loom.context.cache.audit import CollapseSum as CollapseSum
 from loom.context.cache.audit import audit as audit
+from loom.context.cache.collapses import Collapse as Collapse
 from loom.context.cache.diagnose import simulate as simulate
 from loom.context.cache.explain import Explanation as Explanation
 from loom.context.cache.explain import explain as explain

@@ -24,7 +24,7 @@ from tests.docs.pages import REWRITE, ROOT, run_loom, shown
 
 REFERENCE = ROOT / "docs/reference"
 GROUPS = {
-    "cache": ("plan", "explain", "simulate"),
+    "cache": ("audit", "plan", "explain", "simulate"),
     "memory": (
         *("add", "search", "facts", "show", "standing", "confirm", "reject", "stats", "forget", "export", "import"),
         *("reembed", "work"),

@@ -29,6 +29,7 @@ from loom.traces.stream import STDIN, pieces_of
 SUFFIXES: Final = (".jsonl", ".ndjson", ".json", ".har")
 """The files of a folder that are looked into."""
 _LINES: Final = re.compile(r"(?P<path>.+?)(?P<lines>(?::\d+){1,2})")
+_HAR: Final = re.compile(r'\s*\{\s*"log"\s*:')
 _JSON_KINDS: dict[type, str] = {type(None): "null", bool: "true or false", str: "a text", list: "a list"}
 
 
@@ -57,7 +58,7 @@ class NamedTrace:
 
 
 @dataclass(slots=True)
-class Found:
+class FoundRecords:
     """The records of one source after another, and what was left out of it."""
 
     files: list[tuple[str, list[SourceRecord]]] = field(default_factory=list[tuple[str, list[SourceRecord]]])
@@ -72,7 +73,7 @@ class Found:
 
 def read_sources(
     sources: Iterable[str | os.PathLike[str]], *, progress: Callable[[int, int], None] | None = None
-) -> Found:
+) -> FoundRecords:
     """The records of files, folders, patterns and pipes; `trace.jsonl:41:42` names two lines of a file.
 
     A file that is named must hold requests. Other files of a folder or a pattern are left out, with the reason.
@@ -81,7 +82,7 @@ def read_sources(
         BadRequestFile: a file or a record in it cannot be read; the message names file and line.
         UsageError: nothing is found.
     """
-    found = Found()
+    found = FoundRecords()
     given = [os.fspath(source) for source in sources]
     files = [file for name in given for file in _files(name)]
     total, done = sum(_size(file.path) for file in files), 0
@@ -242,8 +243,8 @@ def _records_of(path: Path, skipped: dict[str, str]) -> Iterator[SourceRecord]:
     name = "standard input" if path == STDIN else str(path)
     text = _text(path)
     start = text.lstrip()[:1]
-    by_line = start != "[" and (start != "{" or _is_by_line(text))
-    values = _by_line(text.split("\n"), name) if by_line else _document(text, name, skipped)
+    is_document = start == "[" or (start == "{" and (_HAR.match(text) or not _is_by_line(text)))
+    values = _document(text, name, skipped) if is_document else _by_line(text.split("\n"), name)
     is_empty = True
     for place, number, value in values:
         is_empty = False
@@ -288,6 +289,15 @@ def _parsed(line: str, place: str) -> object:
         raise _too_deep(place) from error
 
 
+def _opened(value: object, name: str, skipped: dict[str, str]) -> Iterator[tuple[str, int, object]]:
+    """The requests in a document: one, or those of a HAR file."""
+    entries = maybe_table(maybe_table(value).get("log")).get("entries")
+    if isinstance(entries, list):
+        yield from _archive(cast("list[object]", entries), name, skipped)
+    else:
+        yield name, 1, value
+
+
 def _document(text: str, name: str, skipped: dict[str, str]) -> Iterator[tuple[str, int, object]]:
     try:
         value = json.loads(text)
@@ -298,12 +308,8 @@ def _document(text: str, name: str, skipped: dict[str, str]) -> Iterator[tuple[s
         ) from error
     except RecursionError as error:
         raise _too_deep(name) from error
-    entries = maybe_table(maybe_table(value).get("log")).get("entries")
-    if isinstance(entries, list):
-        yield from _archive(cast("list[object]", entries), name, skipped)
-        return
     if not isinstance(value, list):
-        yield name, 1, value
+        yield from _opened(value, name, skipped)
         return
     for number, record in enumerate(cast("list[object]", value), 1):
         yield f"{name}, item {number}", number, record

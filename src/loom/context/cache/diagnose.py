@@ -154,9 +154,8 @@ def _finding(seen: _Seen, case: _Case, gain: _Gain, price: float | None) -> Find
     advice, fix = _REMEDIES[case.cause]
     usd = None if price is None else gain.cost * price / 1e6
     more = f", which cost ${usd:.4f} more" if usd is not None else ""
-    effect = f", so that {gain.tokens:,} tokens were paid again in {gain.requests} of {len(seen.trace)} requests{more}"
-    if not gain.tokens:
-        effect = case.effect
+    effect = f", so that {gain.tokens:,} tokens were paid again in {gain.requests:,} of {len(seen.trace):,} requests"
+    effect = effect + more if gain.tokens else case.effect
     return Finding(
         cause=case.cause,
         where=case.where,
@@ -199,7 +198,7 @@ class _Seen:
 
     def share(self, numbers: Collection[int]) -> str:
         """How many requests, in words."""
-        return f"{len(numbers)} of {len(self.trace)} requests"
+        return f"{len(numbers):,} of {len(self.trace):,} requests"
 
     def case(
         self,
