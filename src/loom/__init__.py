@@ -15,11 +15,12 @@ _TABLE = """
     loom.agent.agent: Agent Result
     loom.api: AgentConfig LoomApp
     loom.catalog: CacheRules Catalog ModelInfo find_model
-    loom.context.cache.audit: Audit AuditedCall AuditedGroup AuditedSession Collapse CollapseSum audit
-    loom.context.cache.diagnose: Finding
+    loom.context.cache.audit: Audit AuditedCall AuditedGroup AuditedSession CollapseSum audit
+    loom.context.cache.collapses: Collapse
+    loom.context.cache.diagnose: simulate
     loom.context.cache.explain: Explanation explain
     loom.context.cache.plan: CachePlan Marker PlanWarning plan
-    loom.context.cache.simulate: Simulation Step simulate
+    loom.context.cache.simulate: Finding Simulation Step
     loom.context.context: Context Redaction
     loom.context.entry: DocumentEntry Entry ImageEntry MessageEntry Section StringEntry
     loom.context.file_entry: FileEntry FileView

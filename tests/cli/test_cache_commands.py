@@ -66,12 +66,161 @@ def test_explain(recorded):
 def test_simulate(recorded):
     out = loom("cache", "simulate", recorded / "trace.jsonl").stdout
     assert "volatile in prefix" in out
-    assert "With these fixed" in out
+    assert out.startswith("1. volatile in prefix (saves ")  # what to do comes before the table
+    assert "All fixed saves" in out
     found = json.loads(loom("cache", "simulate", recorded / "trace.jsonl", "--json").stdout)
     assert len(found["steps"]) == 8
     assert found["findings"][0]["cause"] == "volatile_in_prefix"
     assert found["fixed_cost"] < 0.6
     assert found["relative_cost"] > 1.2
+
+
+def test_findings_have_dollars_and_add_up(recorded):
+    found = json.loads(loom("cache", "simulate", recorded / "trace.jsonl", "--json").stdout)
+    assert found["usd"] == pytest.approx(sum(step["usd"] for step in found["steps"]))
+    saved = sum(finding["saving"] for finding in found["findings"])
+    assert found["fixed_usd"] == pytest.approx(found["usd"] * (1 - saved))
+    assert found["fixed_usd"] == pytest.approx(found["usd"] - sum(f["usd"] for f in found["findings"] if f["fix"]))
+    assert 0 < saved < 1
+
+
+# What people have: folders, several files, patterns, pipes, HAR, lines of a trace.
+
+
+def steps_of(*args, input=None, cwd=None):
+    done = run_loom([LOOM, "cache", "simulate", *args, "--json"], input=input, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["steps"]
+
+
+@pytest.fixture(scope="module")
+def single(recorded, tmp_path_factory):
+    """A folder with one file for each request, and others that are not requests."""
+    folder = tmp_path_factory.mktemp("single")
+    for n in range(8):
+        (folder / f"call-{n + 5}.json").write_text((recorded / f"{n}.json").read_text())
+    (folder / "package.json").write_text('{"name": "x"}')
+    (folder / "notes.txt").write_text("not looked at")
+    return folder
+
+
+def test_one_file_for_each_request_is_one_trace(recorded, single):
+    bodies = [json.loads(line)["request"] for line in (recorded / "trace.jsonl").read_text().splitlines()]
+    expected = steps_of("-", input="\n".join(map(json.dumps, bodies)))
+    assert len(expected) == 8
+    done = run_loom([LOOM, "cache", "simulate", single, "--json"])
+    assert json.loads(done.stdout)["steps"] == expected  # call-9 comes before call-10
+    assert "left out: " in done.stderr
+    assert "package.json: no request was found in a record with name" in done.stderr
+    assert steps_of(single / "call-*.json") == expected
+    assert steps_of(*(single / f"call-{n + 5}.json" for n in range(8))) == expected
+
+
+def test_several_traces_are_summed_and_the_worst_is_explained(recorded, tmp_path):
+    text = (recorded / "trace.jsonl").read_text()
+    (tmp_path / "one.jsonl").write_text(text)
+    (tmp_path / "two.jsonl").write_text("\n".join(text.splitlines()[:3]))
+    found = json.loads(loom("cache", "simulate", tmp_path, "--json").stdout)
+    assert [len(trace["steps"]) for trace in found["traces"]] == [8, 3]
+    for name in ("tokens", "read", "usd"):
+        assert found[name] == pytest.approx(sum(trace[name] for trace in found["traces"]))
+    out = loom("cache", "simulate", tmp_path).stdout
+    assert out.index("volatile in prefix") < out.index("trace (2)")
+    assert "11" in out.split("all", 1)[1]
+
+
+def archive(recorded):
+    """What a browser or a proxy saves: requests to a model among others, one answer as a stream of events."""
+    start = {"type": "message_start", "message": {"usage": {"input_tokens": 5, "cache_read_input_tokens": 1500}}}
+    answer = f"event: x\ndata: {json.dumps(start)}\n\ndata: {json.dumps({'usage': {'output_tokens': 7}})}\n\n"
+    entries = [
+        {
+            "startedDateTime": f"2026-11-16T08:0{n}:00.000Z",
+            "request": {
+                "url": "https://api.example.com/v1/messages",
+                "postData": {"text": (recorded / f"{n}.json").read_text()},
+            },
+            "response": {"content": {"mimeType": "text/event-stream", "text": answer}},
+        }
+        for n in range(4)
+    ]
+    other = {"request": {"url": "https://example.com/app.js"}, "response": {"content": {}}}
+    return {"log": {"version": "1.2", "entries": [other, *entries, other]}}
+
+
+def test_har(recorded, tmp_path):
+    path = tmp_path / "saved.har"
+    path.write_text(json.dumps(archive(recorded), indent=1), encoding="utf-8-sig")
+    done = run_loom([LOOM, "cache", "simulate", path, "--json"])
+    found = json.loads(done.stdout)
+    assert len(found["steps"]) == 4
+    assert found["billed"][0] == {"input": 1505, "output": 7, "cache_read": 1500, "cache_write": 0}
+    assert "2 entries: they are not requests to a model" in done.stderr
+    assert "byte 10 (system)" in loom("cache", "explain", f"{path}:2:3").stdout
+    path.write_text('{"log": {"entries": []}}')
+    assert "holds no request to a model" in loom("cache", "simulate", path, code=2).stderr
+
+
+def test_lines_of_a_trace(recorded):
+    trace = recorded / "trace.jsonl"
+    out = loom("cache", "explain", f"{trace}:2:3").stdout
+    assert out == loom("cache", "explain", recorded / "1.json", recorded / "2.json").stdout
+    assert out == loom("cache", "explain", f"{trace}:2", f"{trace}:3").stdout
+    planned = json.loads(loom("cache", "plan", f"{trace}:2:3", "--json").stdout)
+    assert planned == json.loads(loom("cache", "plan", f"{trace}:3", "--previous", f"{trace}:2", "--json").stdout)
+    done = loom("cache", "explain", trace)
+    assert "the last two of 8 requests" in done.stderr
+    assert done.stdout == loom("cache", "explain", f"{trace}:7:8").stdout
+    assert "has no request in line 9; the last one is in line 8" in loom("cache", "plan", f"{trace}:9", code=2).stderr
+    assert "there is one request" in loom("cache", "explain", f"{trace}:2", code=2).stderr
+
+
+@pytest.mark.parametrize("command", ["simulate", "plan", "explain"])
+def test_a_transcript_is_answered_with_the_command_for_it(tmp_path, command):
+    path = tmp_path / "session.jsonl"
+    transcript(path, *LOST)
+    error = loom("cache", command, path, code=2).stderr
+    assert "this is a transcript of Claude Code" in error
+    assert f"run `loom cache audit {path}`" in error
+    assert f"run `loom cache audit {path}`" in loom("cache", command, tmp_path, code=2).stderr
+
+
+def test_requests_of_any_shape_on_the_disk(recorded, tmp_path):
+    """Line ends of Windows, a byte order mark, a line of 20 MB."""
+    lines = (recorded / "trace.jsonl").read_text().splitlines()
+    record = json.loads(lines[-1])
+    record["request"]["messages"].append({"role": "user", "content": "x" * 20_000_000})
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(("\ufeff" + "\r\n".join([*lines, json.dumps(record), ""])).encode())
+    steps = steps_of(path)
+    assert len(steps) == 9
+    assert steps[-1]["tokens"] > 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("last", "message"),
+    [
+        ('{"request": {"model"', "line 9, column 21: this is not JSON"),
+        ('{"request": ' + "[" * 100_000, "line 9: the JSON is nested too deeply to be read; remove this record"),
+        ('{"request": 3}', "line 9: no request was found in a record with request"),
+        ("\x00", "line 9, column 1: this is not JSON"),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_named(recorded, tmp_path, last, message):
+    path = tmp_path / "trace.jsonl"
+    path.write_text((recorded / "trace.jsonl").read_text() + "\n" + last)
+    error = loom("cache", "simulate", path, code=2).stderr
+    assert str(path) in error
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_many_requests_are_summarised(tmp_path):
+    body = {"model": "claude-sonnet-5", "messages": [{"role": "user", "content": "hi"}]}
+    (tmp_path / "trace.jsonl").write_text("\n".join([json.dumps(body)] * 3_000))
+    lines = loom("cache", "simulate", tmp_path / "trace.jsonl").stdout.splitlines()
+    assert len(lines) < 70
+    assert any("2,960 more" in line for line in lines)
 
 
 def test_a_context_of_ones_own_can_be_recorded_and_read_back(tmp_path):
@@ -92,7 +241,7 @@ def test_a_context_of_ones_own_can_be_recorded_and_read_back(tmp_path):
     ("content", "message"),
     [
         (None, "cannot be read"),
-        ("", "not JSON"),
+        ("", "is empty"),
         ('{"model": "x", "messages": [', "not JSON"),
         ("[1, 2]", "one request"),
         ('{"hello": "world"}', "request"),
@@ -189,7 +338,7 @@ def test_audit_of_a_broken_file(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "cannot be read"), ("", "no conversation"), ("hello", "no conversation"), ("[1]", "no conversation")],
+    [(None, "cannot be read"), ("", "no conversation"), ("hello", "not JSON"), ("[1]", "no conversation")],
 )
 def test_a_file_without_sessions_is_refused_in_one_line(tmp_path, content, message):
     path = tmp_path / "x.jsonl"

@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from loom.cli.cache import findings_view, steps_table, window_bar
-from loom.context.cache.diagnose import Finding
-from loom.context.cache.simulate import Simulation, Step
+from loom.context.cache.simulate import Finding, Simulation, Step
 from loom.core.window import Block, BlockOrigin, Level, RequestBlocks
 
 

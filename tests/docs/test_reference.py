@@ -14,9 +14,9 @@ from loom import Agent, errors, open_memory
 from loom.agent.agent import Result
 from loom.api import AgentConfig, LoomApp
 from loom.catalog import CACHE_FIELDS, INFO_FIELDS
-from loom.context.cache.diagnose import FindingCause
 from loom.context.cache.explain import MoveCause
 from loom.context.cache.repair import FIXES
+from loom.context.cache.simulate import FindingCause
 from loom.core.scope import RunContext
 from loom.tools.files import memory_files
 from loom.tools.memory import memory_tools
@@ -24,7 +24,7 @@ from tests.docs.pages import REWRITE, ROOT, run_loom, shown
 
 REFERENCE = ROOT / "docs/reference"
 GROUPS = {
-    "cache": ("plan", "explain", "simulate"),
+    "cache": ("audit", "plan", "explain", "simulate"),
     "memory": (
         *(
             "add",

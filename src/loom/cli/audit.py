@@ -8,6 +8,7 @@ from typing import Final
 
 from rich import box
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -126,7 +127,8 @@ def _collapses(audit: Audit, limit: int | None) -> list[RenderableType]:
             f"{lost.cause.replace('_', ' ')}: {lost.lost:,} tokens lost, {dollars(lost.usd)}", style="not red bold"
         )
         place = f"{_name(session)}, request {call.number:,}, line {call.line:,}, {moment(call.at)}"
-        views.append(Group(head, *(Text(f"   {line}") for line in (place, lost.message + also, f"do: {lost.advice}"))))
+        lines = Text("\n".join((place, lost.message + also, f"do: {lost.advice}")))
+        views += [head, Padding(lines, (0, 0, 0, 3), expand=False)]
     return [*views, Text()]
 
 

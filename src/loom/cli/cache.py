@@ -1,4 +1,4 @@
-"""`loom cache`: plan, explain, simulate and diagnose recorded requests; bars and tables."""
+"""`loom cache`: plan, explain and simulate recorded requests, audit recorded sessions; bars and tables."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from rich.table import Table
 from rich.text import Text
 
 from loom.cli.output import Json, console, echo, plain, print_json, progress_bar, write_file
-from loom.context.cache.diagnose import Finding
 from loom.context.cache.explain import Explanation
 from loom.context.cache.plan import CachePlan
-from loom.context.cache.simulate import Simulation, Step
+from loom.context.cache.simulate import Finding, Simulation, Step
+from loom.core.message import Usage
 from loom.core.window import Block, RequestBlocks
 from loom.errors import UsageError
+from loom.text.fence import one_line
 
 app = typer.Typer(
     help="Check what the prompt cache does with requests, before and after they are sent.", no_args_is_help=True
@@ -35,18 +36,32 @@ Provider = Annotated[
 Model = Annotated[str | None, typer.Option(help="The model; read from the request if not given.")]
 
 
+Sources = Annotated[
+    list[str],
+    typer.Argument(
+        help="Recorded requests, oldest first: JSON lines, JSON, HAR; files, folders, patterns, - for a pipe, or "
+        "FILE:41:42 for two lines."
+    ),
+]
+
+
 @app.command()
 def plan(
-    request: Annotated[Path, typer.Argument(help="A request body as JSON.")],
-    previous: Annotated[list[Path] | None, typer.Option(help="An earlier request; may be repeated.")] = None,
+    requests: Sources,
+    previous: Annotated[list[str] | None, typer.Option(help="An earlier request; may be repeated.")] = None,
     provider: Provider = None,
     model: Model = None,
     json: Json = False,
 ) -> None:
-    """Predict what the cache will read, write and cost, before a request is sent."""
+    """Predict what the cache will read, write and cost, before a request is sent.
+
+    Of several requests the last is planned, and the others are taken as sent before it.
+    """
     from loom import plan as make_plan
 
-    found = make_plan(_load(request), provider, model, previous=[_load(path) for path in previous or []] or None)
+    records = _load(requests)
+    earlier = [*(_load(previous) if previous else []), *records[:-1]]
+    found = make_plan(records[-1], provider, model, previous=earlier or None)
     if json:
         print_json({**plain(found), "relative_cost": found.relative_cost})
         return
@@ -55,17 +70,19 @@ def plan(
 
 
 @app.command()
-def explain(
-    previous: Annotated[Path, typer.Argument(help="The earlier request, as JSON.")],
-    next: Annotated[Path, typer.Argument(help="The later request, as JSON.")],
-    provider: Provider = None,
-    model: Model = None,
-    json: Json = False,
-) -> None:
-    """Find the first byte that changed between two requests, the cause, the cost, and what to do."""
+def explain(requests: Sources, provider: Provider = None, model: Model = None, json: Json = False) -> None:
+    """Find the first byte that changed between two requests, the cause, the cost, and what to do.
+
+    Of more than two requests the last two are compared.
+    """
     from loom import explain as make_explanation
 
-    found = make_explanation(_load(previous), _load(next), provider, model)
+    records = _load(requests)
+    if len(records) == 1:
+        raise UsageError("there is one request; give the one before it as well, as in FILE:41:42 or BEFORE AFTER")
+    if len(records) > 2:
+        echo(f"comparing the last two of {len(records):,} requests; name others as in FILE:41:42", err=True)
+    found = make_explanation(records[-2], records[-1], provider, model)
     if json:
         print_json(found)
         return
@@ -74,47 +91,33 @@ def explain(
 
 
 @app.command()
-def simulate(
-    trace: Annotated[Path, typer.Argument(help="Requests as JSON lines, oldest first.")],
-    provider: Provider = None,
-    model: Model = None,
-    json: Json = False,
-) -> None:
-    """Replay requests through the cache: what was read and written, what it cost, and what to fix."""
-    from rich.progress import track
+def simulate(requests: Sources, provider: Provider = None, model: Model = None, json: Json = False) -> None:
+    """Replay requests through the cache: what was read and written, what it cost, and what to fix.
 
+    Each file is a trace of its own; files of one folder that hold a request each are one trace together.
+    """
     from loom.catalog import find_model
-    from loom.context.cache.diagnose import diagnose
-    from loom.context.cache.repair import FIXES, Fix, repair
-    from loom.context.cache.simulate import replay
-    from loom.traces.request import read_trace_file
+    from loom.context.cache.diagnose import simulate_prompts
+    from loom.traces.sources import read_traces
 
-    errors = console(stderr=True)
-    with errors.status(Text(f"reading {trace.name}")):
-        prompts, usages = read_trace_file(trace, provider=provider, model=model)
-    rules = find_model(prompts[0].model, provider or prompts[0].provider).cache
-    done = replay(list(track(prompts, "replaying", console=errors, transient=True)), rules)
-    with errors.status("looking for causes"):
-        findings = diagnose(prompts, rules)
-        fixed = prompts
-        wanted: list[Fix] = [fix for fix in FIXES if any(f.fix == fix for f in findings)]
-        for fix in wanted:
-            fixed = repair(fixed, fix, rules)
-        best = replay(fixed, rules) if findings else done
-    billed = [usage for usage in usages if usage]
+    with progress_bar("reading") as show:
+        traces, skipped = read_traces(requests, provider=provider, model=model, progress=show)
+    replays: list[_Replay] = []
+    with progress_bar("replaying") as show:
+        for trace in traces:
+            first = trace.prompts[0]
+            done = simulate_prompts(trace.prompts, find_model(first.model, provider or first.provider))
+            done.findings  # noqa: B018 - found now, while the bar is shown
+            replays.append(_Replay(trace.name, done, tuple(usage for usage in trace.usages if usage)))
+            show(len(replays), len(traces))
+    for name, reason in skipped.items():
+        echo(f"left out: {name}: {reason}", err=True)
     if json:
-        totals = {name: getattr(done, name) for name in ("tokens", "read", "write", "uncached", "cost")}
-        shares = {"relative_cost": done.relative_cost, "read_share": done.read_share, "fixed_cost": best.relative_cost}
-        print_json({**totals, **shares, "steps": done.steps, "findings": findings, "billed": billed})
+        found = [_replay_json(replay) for replay in replays]
+        print_json(found[0] if len(found) == 1 else {**_total_json(replays), "traces": found})
         return
-    views: list[RenderableType] = [steps_table(done), Text(), findings_view(findings)]
-    if findings:
-        line = f"With these fixed: {best.relative_cost:.1%} of the uncached price, not {done.relative_cost:.1%}."
-        views.append(Text(line))
-    if billed:
-        read, input = sum(u.cache_read for u in billed), sum(u.input for u in billed)
-        views.append(Text(f"Billed, as recorded: {read:,} of {input:,} tokens read from the cache."))
-    console().print(Group(*views))
+
+    console().print(replay_view(replays[0]) if len(replays) == 1 else replays_view(replays))
 
 
 @app.command()
@@ -152,14 +155,63 @@ def audit(
         console().print(audit_view(found, all=all))
 
 
-def _load(path: Path) -> dict[str, Any]:
-    from loom.traces.request import read_record_file
+def _load(sources: Sequence[str]) -> list[dict[str, Any]]:
+    from loom.traces.sources import read_sources
 
-    return read_record_file(path)
+    found = read_sources(sources)
+    for name, reason in found.skipped.items():
+        echo(f"left out: {name}: {reason}", err=True)
+    return [record.record for record in found.records]
+
+
+@dataclass(frozen=True, slots=True)
+class _Replay:
+    """One trace that was replayed, and what was billed for it, where the record says."""
+
+    name: str
+    done: Simulation
+    billed: tuple[Usage, ...]
+
+
+_TOTALS: Final = ("tokens", "read", "write", "uncached", "cost", "usd", "relative_cost", "read_share")
+
+
+def _replay_json(replay: _Replay) -> dict[str, Any]:
+    done = replay.done
+    steps = [{**plain(step), "tokens": step.tokens, "usd": _usd(step.cost, done.price)} for step in done.steps]
+    return {
+        "name": replay.name,
+        **{name: getattr(done, name) for name in _TOTALS},
+        "fixed_cost": done.fixed_cost / done.tokens if done.tokens else 1.0,
+        "fixed_usd": _usd(done.fixed_cost, done.price),
+        "steps": steps,
+        "findings": done.findings,
+        "billed": replay.billed,
+    }
+
+
+def _total_json(replays: Sequence[_Replay]) -> dict[str, Any]:
+    total = {
+        name: sum(getattr(r.done, name) for r in replays) for name in ("tokens", "read", "write", "uncached", "cost")
+    }
+    known = [r.done.usd for r in replays if r.done.usd is not None]
+    whole = total["tokens"] or 1
+    shares = {"relative_cost": total["cost"] / whole, "read_share": total["read"] / whole}
+    fixed = sum(r.done.fixed_cost for r in replays) / whole
+    return {**total, "usd": sum(known) if known else None, **shares, "fixed_cost": fixed}
+
+
+def _usd(cost: float, price: float | None) -> float | None:
+    return None if price is None else cost * price / 1e6
 
 
 # Views for the command line: a window as a bar, a replay as a table, findings as a list. Nothing is printed here.
 
+_WORTH: Final = 0.0005
+"""A saving that is shown as 0.0%."""
+_TRACES_EXPLAINED: Final = 3
+"""Traces whose findings are shown, of many; `--json` has all of them."""
+_TRACES_SHOWN: Final = 40
 _SHARE_CELLS: Final = 6
 """Cells of the bar that shows the read share of one request."""
 
@@ -219,10 +271,65 @@ def steps_table(simulation: Simulation, *, rows: int = 40) -> RenderableType:
 
 
 def findings_view(findings: Sequence[Finding]) -> RenderableType:
-    """The causes of missed reads, each with what fixing it saves."""
+    """The causes of missed reads in the order of doing, each with what fixing it saves after those before it."""
     if not findings:
         return Text("No cause of missed cache reads was found.")
-    return Group(*(_finding(number, finding) for number, finding in enumerate(findings, 1)))
+    fixes = {fix: number for number, fix in reversed(list(enumerate([f.fix for f in findings], 1)))}
+    return Group(*(_finding(number, f, same=fixes[f.fix]) for number, f in enumerate(findings, 1)))
+
+
+def replay_view(replay: _Replay) -> RenderableType:
+    """One trace: what to fix first, then what each request read, wrote and cost."""
+    done = replay.done
+    views: list[RenderableType] = [findings_view(done.findings)]
+    if any(finding.fix for finding in done.findings):
+        saved = sum(finding.saving for finding in done.findings)
+        usd = _usd(done.cost - done.fixed_cost, done.price)
+        amount = "" if usd is None else f" (${usd:,.4f})"
+        fixed = done.fixed_cost / done.tokens if done.tokens else 1.0
+        line = f"All fixed saves {saved:.1%}{amount}: {fixed:.1%} of the uncached price, not {done.relative_cost:.1%}."
+        views.append(Text(line))
+    views += [Text(), steps_table(done)]
+    if replay.billed:
+        read, input = sum(u.cache_read for u in replay.billed), sum(u.input for u in replay.billed)
+        views.append(Text(f"Billed, as recorded: {read:,} of {input:,} tokens read from the cache."))
+    return Group(*views)
+
+
+def replays_view(replays: Sequence[_Replay]) -> RenderableType:
+    """Several traces: what to fix first in those where it saves most, then one line for each."""
+    worst = sorted(replays, key=lambda r: r.done.fixed_cost - r.done.cost)
+    views: list[RenderableType] = []
+    for replay in worst[:_TRACES_EXPLAINED]:
+        if replay.done.findings:
+            views += [Text(f"{one_line(replay.name)}", style="bold underline"), findings_view(replay.done.findings)]
+    if not views:
+        views.append(findings_view(()))
+    totals = _total_json(replays)
+    table = _table()
+    table.add_column(f"trace ({len(replays):,})", "all", overflow="fold")
+    columns = ("requests", "tokens", "read", "cost", "usd", "fixed")
+    requests = sum(len(replay.done.steps) for replay in replays)
+    usd = "not known" if totals["usd"] is None else f"${totals['usd']:,.4f}"
+    share, fixed = _share(totals["read"], totals["tokens"]), f"{totals['fixed_cost']:.1%}"
+    sums = (f"{requests:,}", f"{totals['tokens']:,}", share, f"{totals['relative_cost']:.1%}", usd, fixed)
+    for name, total in zip(columns, sums, strict=True):
+        table.add_column(name, total, justify="right", overflow="fold")
+    for replay in worst[:_TRACES_SHOWN]:
+        done = replay.done
+        usd = "not known" if done.usd is None else f"${done.usd:,.4f}"
+        cells = (
+            f"{len(done.steps):,}",
+            f"{done.tokens:,}",
+            _share(done.read, done.tokens),
+            f"{done.relative_cost:.1%}",
+            usd,
+        )
+        table.add_row(one_line(replay.name), *cells, f"{done.fixed_cost / done.tokens if done.tokens else 1.0:.1%}")
+    if len(worst) > _TRACES_SHOWN:
+        table.add_row(f"{len(worst) - _TRACES_SHOWN:,} more")
+    note = Text("Cost and fixed are shares of the price without a cache, as it is and with all findings fixed.")
+    return Group(*views, table, note)
 
 
 def plan_view(found: CachePlan) -> RenderableType:
@@ -422,6 +529,9 @@ def _steps(simulation: Simulation, rows: int, glyphs: _Glyphs, width: int) -> Re
         ("cost", simulation.cost),
     ):
         table.add_column(name, f"{total:,.0f}", justify="right", overflow="fold")
+    price = simulation.price
+    if price is not None:
+        table.add_column("usd", f"{_usd(simulation.cost, price):,.4f}", justify="right", overflow="fold")
     table.add_column("share", _share(simulation.read, simulation.tokens), justify="right")
     table.add_column("", no_wrap=True)
     head = len(steps) if len(steps) <= rows else max(1, rows // 2)
@@ -430,13 +540,15 @@ def _steps(simulation: Simulation, rows: int, glyphs: _Glyphs, width: int) -> Re
         if number == tail and tail > head:
             table.add_row(glyphs.gap, Text(f"{tail - head:,} more"))
         step = steps[number]
-        counts = (f"{count:,.0f}" for count in (step.tokens, step.read, step.write, step.uncached, step.cost))
+        counts = [f"{count:,.0f}" for count in (step.tokens, step.read, step.write, step.uncached, step.cost)]
+        counts += [] if price is None else [f"{_usd(step.cost, price):,.4f}"]
         filled = int(_ratio(step) * _SHARE_CELLS)
         bar = Text(glyphs.cached * filled + glyphs.uncached * (_SHARE_CELLS - filled), style="green")
         table.add_row(f"{number:,}", *counts, _share(step.read, step.tokens), bar)
     spark = Text(f"read share {_spark([_ratio(s) for s in steps], glyphs, max(8, width - 11))}", no_wrap=True)
+    usd = "" if simulation.usd is None else f" (${simulation.usd:,.4f})"
     cost = (
-        f"Cost is in tokens at the plain input price: {simulation.cost:,.0f} for {simulation.tokens:,} tokens, "
+        f"Cost is in tokens at the plain input price: {simulation.cost:,.0f}{usd} for {simulation.tokens:,} tokens, "
         f"{simulation.relative_cost:.1%} of the price without a cache."
     )
     return Group(spark, table, Text(cost))
@@ -454,9 +566,16 @@ def _spark(shares: Sequence[float], glyphs: _Glyphs, width: int) -> str:
     return "".join(glyphs.spark[round(sum(group) / len(group) * top)] for group in groups)
 
 
-def _finding(number: int, finding: Finding) -> RenderableType:
+def _finding(number: int, finding: Finding, *, same: int) -> RenderableType:
     head = Text(f"{number}. {finding.cause.replace('_', ' ')}", style="bold")
-    saved = f"saves {finding.saving:.1%} of the cost" if finding.fix else "no change of the requests removes it"
+    amount = "" if finding.usd is None else f", ${finding.usd:,.4f}"
+    saved = f"saves {finding.saving:.1%} of the cost{amount}"
+    if not finding.fix:
+        saved = "no change of the requests removes it"
+    elif same < number:
+        saved = f"saved by the fix of {same}"
+    elif finding.saving < _WORTH:
+        saved = "saves nothing alone; what follows needs it"
     head.append(f" ({saved})", style="not bold green" if finding.fix else "not bold")
     body = Table.grid(padding=(0, 2, 0, 0))
     body.add_column(no_wrap=True, style="dim")

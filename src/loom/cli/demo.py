@@ -23,9 +23,9 @@ from loom.agent.agent import Agent
 from loom.catalog import find_model
 from loom.cli.cache import explanation_view, plan_view
 from loom.cli.output import Json, console, plain, print_json
+from loom.context.cache.diagnose import simulate
 from loom.context.cache.explain import explain
 from loom.context.cache.plan import CachePlan, plan
-from loom.context.cache.simulate import simulate
 from loom.context.context import Context
 from loom.context.entry import ImageEntry, StringEntry
 from loom.context.file_entry import FileEntry

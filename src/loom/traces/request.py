@@ -1,23 +1,20 @@
-"""Recorded requests, alone or in a file: their envelope in a log, format, blocks, and reported usage."""
+"""One recorded request: its envelope in a log, its format, its blocks, and the usage that was reported."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from loom.catalog import find_model
 from loom.core.message import Usage
 from loom.core.window import RequestBlocks
 from loom.errors import BadRequestFile
 from loom.protocols.token_counter import TokenCounter
-from loom.text.tokens import counter_for
 from loom.traces import anthropic, gemini, openai
 from loom.traces._blocks import (
     JsonObject,
@@ -162,6 +159,16 @@ def read_request(
     form = _format(request, provider, name)
     owner = provider or _owner(request, form, find_model(name).provider)
     return form.prompt(request, provider=owner, model=name, counter=counter, at=sent if at is None else at, made=made)
+
+
+def check_request(obj: Mapping[str, object]) -> None:
+    """Whether a record holds a request of a known format, without reading its blocks.
+
+    Raises:
+        BadRequestFile: it does not.
+    """
+    body = read_recorded(obj)[0]
+    _format(body, None, maybe_text(body.get("model")))
 
 
 def _owner(body: JsonObject, form: WireFormat, by_model: str) -> str:
@@ -317,132 +324,3 @@ def _count_in(usage: JsonObject, names: _Names) -> int:
     """The first of these fields that holds a count."""
     values = (usage.get(name) for name in names)
     return next((int(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool) and v >= 0), 0)
-
-
-# Recorded requests in order, from a file, with the usage that each reported.
-
-_JSON_KINDS: dict[type, str] = {type(None): "null", bool: "true or false", str: "a text", list: "a list"}
-
-
-class Trace(NamedTuple):
-    """Requests in order, and what the provider reported for each, where the record says."""
-
-    prompts: tuple[RequestBlocks, ...]
-    usages: tuple[Usage | None, ...]
-
-
-def read_trace_file(
-    path: str | os.PathLike[str],
-    *,
-    counter: TokenCounter | None = None,
-    provider: str | None = None,
-    model: str | None = None,
-) -> Trace:
-    """Reads a file of requests: one on each line, a JSON array of them, or a single one over many lines.
-
-    Without a `counter`, the model of the first request decides.
-
-    Raises:
-        BadRequestFile: the file or a record in it cannot be read; the message names file and line.
-    """
-    name = os.fspath(path)
-    text = _text(Path(path))
-    start = text.lstrip()[:1]
-    if start == "[" or (start == "{" and not _is_by_line(text)):
-        records = _document(text, name)
-    else:
-        records = _records(text.split("\n"), name)  # splitlines would cut a text at its own line separators
-    prompts: list[RequestBlocks] = []
-    usages: list[Usage | None] = []
-    made: KnownBlocks = {}
-    for place, record in records:
-        if not isinstance(record, dict):
-            kind = _JSON_KINDS.get(type(record), "a number")
-            raise BadRequestFile(f"{place}: this is {kind}, not a JSON object; give one request in each record")
-        given = cast("dict[str, Any]", record)
-        try:
-            counter = counter or counter_for(find_model(model or model_of(given), provider))
-            prompts.append(read_request(given, provider=provider, model=model, counter=counter, made=made))
-        except BadRequestFile as error:
-            raise BadRequestFile(f"{place}: {error}") from error
-        except RecursionError as error:
-            raise _too_deep(place) from error
-        usages.append(read_usage(given))
-    if not prompts:
-        raise BadRequestFile(f"{name} is empty; record at least one request, as one JSON object on a line")
-    return Trace(tuple(prompts), tuple(usages))
-
-
-def read_record_file(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Reads a file that holds one request, or one log record around it.
-
-    Raises:
-        BadRequestFile: the file cannot be read, or holds something else.
-    """
-    name = os.fspath(path)
-    records = list(_document(_text(Path(path)), name))
-    if len(records) != 1 or not isinstance(records[0][1], dict):
-        raise BadRequestFile(f"{name} holds {len(records)} records; give a file with one request, as one JSON object")
-    return cast("dict[str, Any]", records[0][1])
-
-
-def _records(lines: Iterable[str], name: str) -> Iterator[tuple[str, object]]:
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            yield f"{name}, line {number}", _parsed(line, f"{name}, line {number}")
-
-
-def _parsed(line: str, place: str) -> object:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        cut = error.pos >= len(line.rstrip()) or error.msg.startswith("Unterminated")
-        advice = (
-            "the line was cut off, so remove it or record it again" if cut else "write one JSON object on each line"
-        )
-        raise BadRequestFile(f"{place}, column {error.colno}: this is not JSON ({error.msg}); {advice}") from error
-    except RecursionError as error:
-        raise _too_deep(place) from error
-
-
-def _document(text: str, name: str) -> Iterator[tuple[str, object]]:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise BadRequestFile(
-            f"{name}, line {error.lineno}, column {error.colno}: this is not JSON ({error.msg}); give a JSON array of "
-            f"requests, or one request on each line"
-        ) from error
-    except RecursionError as error:
-        raise _too_deep(name) from error
-    if not isinstance(value, list):
-        yield name, value
-        return
-    for i, record in enumerate(cast("list[object]", value)):
-        yield f"{name}, item {i}", record
-
-
-def _is_by_line(text: str) -> bool:
-    """Whether any line is a record by itself: then a first line that is none is a broken one."""
-    lines = [line for line in text.split("\n") if line.strip()]
-    return len(lines) == 1 or any(line.startswith("{") and _is_object(line) for line in lines)
-
-
-def _is_object(line: str) -> bool:
-    try:
-        return bool(json.loads(line))
-    except (json.JSONDecodeError, RecursionError):
-        return False
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise BadRequestFile(f"{path} cannot be read: {error.strerror}; check the path") from error
-    except UnicodeDecodeError as error:
-        raise BadRequestFile(f"{path} is not UTF-8 text: {error}; save it as UTF-8") from error
-
-
-def _too_deep(place: str) -> BadRequestFile:
-    return BadRequestFile(f"{place}: the JSON is nested too deeply to be read; remove this record")

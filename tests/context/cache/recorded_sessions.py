@@ -14,7 +14,7 @@ from hashlib import blake2b
 from itertools import accumulate
 from typing import Literal, TypeAlias
 
-from loom.context.cache.audit import CollapseCause
+from loom.context.cache.collapses import CollapseCause
 from loom.traces.transcript import RecordedCall, RecordedCompaction, Transcript
 
 Block: TypeAlias = tuple[str, int]

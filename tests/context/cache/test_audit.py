@@ -10,8 +10,9 @@ import pytest
 
 from loom import audit
 from loom.catalog import find_model
-from loom.context.cache.audit import COLLAPSE_CAUSES, AuditedCall, CollapseCause, audit_transcripts
+from loom.context.cache.audit import AuditedCall, audit_transcripts
 from loom.context.cache.audit_page import BARS, audit_page, requests_chart
+from loom.context.cache.collapses import COLLAPSE_CAUSES, CollapseCause
 from loom.traces.transcript import RecordedCall, RecordedCompaction, SkippedLine, Transcript
 from tests.context.cache.recorded_sessions import MAKERS, coding_session, not_reported, service_session
 

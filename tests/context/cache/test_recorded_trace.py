@@ -13,7 +13,8 @@ from loom.catalog import find_model
 from loom.context.cache.simulate import replay
 from loom.core.message import Usage
 from loom.errors import BadRequestFile
-from loom.traces.request import Trace, read_trace_file, read_usage
+from loom.traces.request import read_usage
+from loom.traces.sources import Trace, read_trace_file
 from tests.context.cache.bodies import BODY, CLAUDE, Letters, messages, user
 
 
@@ -99,7 +100,7 @@ GOOD = json.dumps(BODY)
         (f"{GOOD}\n[1]\n", r"requests\.jsonl, line 2: this is a list, not a JSON object"),
         ('"text"', r"requests\.jsonl, line 1: this is a text, not a JSON object"),
         (f"{GOOD}\n" + '{"foo": 1}', r"requests\.jsonl, line 2: no request was found in a record with foo"),
-        (f"[{GOOD}, 3]", r"requests\.jsonl, item 1: this is a number"),
+        (f"[{GOOD}, 3]", r"requests\.jsonl, item 2: this is a number"),
         (f"[\n{GOOD},\n", r"requests\.jsonl, line 3, column 1: this is not JSON"),
         ('{\n "model": "m",\n', r"requests\.jsonl, line 3, column 1: this is not JSON"),
         ("[" * 100_000, r"requests\.jsonl: the JSON is nested too deeply"),

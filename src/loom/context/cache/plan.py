@@ -9,9 +9,9 @@ from itertools import takewhile
 from typing import Any
 
 from loom.catalog import CacheRules, ModelInfo
-from loom.context.cache.diagnose import Finding, diagnose
+from loom.context.cache.diagnose import diagnose
 from loom.context.cache.explain import CLOCK, compare
-from loom.context.cache.simulate import Analysis, AnyRequest, has_moved, replay
+from loom.context.cache.simulate import Analysis, AnyRequest, Finding, has_moved, replay
 from loom.context.render.request import Request, WireRequest
 from loom.core.window import Block, PrefixChain, RequestBlocks, Window, hash_prefixes
 from loom.protocols.token_counter import TokenCounter
@@ -54,7 +54,7 @@ class CachePlan:
     """What the next request will read, if it only adds to this one in time."""
     warnings: tuple[PlanWarning, ...]
     findings: tuple[Finding, ...] = ()
-    """Causes of missed reads in the requests so far, most costly first, each with the fix that removes it."""
+    """Causes of missed reads in the requests so far, in the order of doing, each with the fix that removes it."""
     error: float = 0.0
     """How far off the token counts may be, as a share."""
     _chain: PrefixChain = field(repr=False, compare=False)
@@ -125,15 +125,15 @@ def plan(
         usd=None if info.input_price is None else step.cost * info.input_price / 1e6,
         next_read=_next_read(past, chain, rules),
         warnings=tuple(_warnings(subject, chain, past, request, info)),
-        findings=_findings([*past, chain], rules) if previous is not None and len(past) > 1 else (),
+        findings=_findings([*past, chain], info) if previous is not None and len(past) > 1 else (),
         error=analysis.counter.error,
         _chain=chain,
         _request=request,
     )
 
 
-def _findings(trace: Sequence[PrefixChain], rules: CacheRules) -> tuple[Finding, ...]:
-    return diagnose([chain.prompt for chain in trace], rules)
+def _findings(trace: Sequence[PrefixChain], info: ModelInfo) -> tuple[Finding, ...]:
+    return diagnose([chain.prompt for chain in trace], info.cache, price=info.input_price)
 
 
 def _past(subject: AnyRequest, previous: Sequence[AnyRequest] | AnyRequest | None) -> list[AnyRequest]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import partial
 from math import ceil
-from typing import Literal, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
 from loom.catalog import CacheRules
-from loom.context.cache.simulate import common_length, markable, replay
+from loom.context.cache.simulate import Fix, common_length, markable, replay
 from loom.core.window import Block, RequestBlocks
 from loom.errors import UsageError
 
@@ -162,10 +162,6 @@ def _anchored(old: list[bytes], new: list[bytes]) -> list[tuple[int, int]]:
     return pairs
 
 
-Fix: TypeAlias = Literal[
-    "pin_tools", "pin_settings", "move_volatile", "batch_edits", "explicit_tail", "mark_tail", "mark_previous_tail",
-    "remark_ends", "longer_ttl",
-]  # fmt: skip
 FIXES: tuple[Fix, ...] = get_args(Fix)
 """Every fix, in the order in which several are applied."""
 

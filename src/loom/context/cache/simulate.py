@@ -1,13 +1,14 @@
-"""Simulate: a trace of windows or requests, replayed through a provider's prompt cache."""
+"""Replay: requests in order through a provider's prompt cache, and what that gives: steps, sums and findings."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import takewhile
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from loom.catalog import CacheRules
 from loom.context.render.request import Request, WireRequest, prepare, target_for
@@ -378,11 +379,52 @@ class Step:
         return self.read + self.write + self.uncached
 
 
-@dataclass(frozen=True, slots=True)
+FindingCause: TypeAlias = Literal[
+    "tools_reordered", "tools_changed", "settings_changed", "volatile_in_prefix", "reminder_removed",
+    "history_rewritten", "automatic_marker_on_volatile", "tail_not_marked", "lookback_overflow", "past_marks_dropped",
+    "ttl_expired", "below_minimum",
+]  # fmt: skip
+
+Fix: TypeAlias = Literal[
+    "pin_tools", "pin_settings", "move_volatile", "batch_edits", "explicit_tail", "mark_tail", "mark_previous_tail",
+    "remark_ends", "longer_ttl",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One cause of missed reads in a trace."""
+
+    cause: FindingCause
+    where: str
+    """The block that shows it first: its path, and its origin where that is known."""
+    requests: int
+    """How many requests it cost something."""
+    message: str
+    advice: str
+    saving: float
+    """Share of the cost of the whole trace that the fix saves once the findings before it are fixed. They add up."""
+    fix: Fix | None
+    """The repair that removes the cause; None where no change of the trace does."""
+    lost: int = 0
+    """Tokens that were paid and could have been read; first writes are not among them."""
+    usd: float | None = None
+    """The saving in US dollars; None where the price is not known."""
+
+
+@dataclass(frozen=True)
 class Simulation:
     """The cache use of a trace, by request and in sum."""
 
     steps: tuple[Step, ...]
+    price: float | None = None
+    """US dollars for a million tokens of input; None where it is not known."""
+    _diagnose: Callable[[], tuple[Finding, ...]] | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """What keeps the trace from being read from the cache, in the order of doing; looked for when first asked."""
+        return self._diagnose() if self._diagnose else ()
 
     @property
     def tokens(self) -> int:
@@ -408,6 +450,16 @@ class Simulation:
     def cost(self) -> float:
         """Cost of all prompts, in tokens at the plain input price."""
         return sum(step.cost for step in self.steps)
+
+    @property
+    def usd(self) -> float | None:
+        """The same in US dollars, output not counted; None where the price is not known."""
+        return None if self.price is None else self.cost * self.price / 1e6
+
+    @property
+    def fixed_cost(self) -> float:
+        """What the prompts would cost with every finding fixed, in tokens at the plain input price."""
+        return self.cost * (1.0 - sum(finding.saving for finding in self.findings))
 
     @property
     def read_share(self) -> float:
@@ -556,29 +608,3 @@ class Analysis:
         target = self.target
         named = None if model_of(subject) else target.model
         return read_request(subject, provider=target.provider, model=named, counter=self.counter)
-
-
-# Simulate: a trace of windows or recorded requests, replayed through the cache of a provider.
-
-
-def simulate(
-    trace: Sequence[AnyRequest],
-    provider: str | None = None,
-    model: str | None = None,
-    *,
-    cache_breakpoints: Sequence[str] | None = None,
-    cache_ttl: float | None = None,
-    counter: TokenCounter | None = None,
-) -> Simulation:
-    """What the cache of a provider would have read and written for these requests, and what they cost.
-
-    Requests are windows, recorded request bodies or prompts, oldest first. Recorded ones name their own model.
-    """
-    if isinstance(trace, Window | RequestBlocks | Mapping):
-        raise UsageError("a trace is a list of requests; put this one into a list")
-    if not trace:
-        raise UsageError("the trace is empty; give at least one request")
-    analysis = Analysis(
-        trace[0], provider, model, counter=counter, cache_breakpoints=cache_breakpoints, cache_ttl=cache_ttl
-    )
-    return replay([analysis.prompt(subject) for subject in trace], analysis.target.info.cache)
