@@ -59,6 +59,8 @@ class ModelResponse:
     model: str
     """The model that answered, as the provider names it."""
     id: str | None = None
+    finish: str = ""
+    """Why it ended, in the provider's own word (`end_turn`, `MAX_TOKENS`); empty where there is none."""
 
     @property
     def text(self) -> str:

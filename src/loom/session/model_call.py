@@ -201,6 +201,7 @@ class ModelCaller:
     async def send(self, window: Window) -> ModelResponse:
         """Send a window, and send it again after a temporary failure."""
         wire = self._wire(window)
+        self._spans.prompt = wire.chain
         response = await self._retry(self._neutral(window, wire))
         await self._report_cache(wire.chain, response.usage)
         self.meter.observe(window, response.usage.input)

@@ -84,7 +84,12 @@ class GeminiAnswer:
         """The whole answer; raises where it is not complete."""
         parts, stop = ended(tuple(self._parts), self._stop())
         return ModelResponse(
-            parts=parts, stop=stop, usage=self._usage, model=self._served_by or self._model, id=self._id
+            parts=parts,
+            stop=stop,
+            usage=self._usage,
+            model=self._served_by or self._model,
+            id=self._id,
+            finish=self._finish or "",
         )
 
     def _stop(self) -> Stop:
