@@ -1,7 +1,17 @@
 """Telemetry: the bill of model calls, and OpenTelemetry spans and metrics under the GenAI conventions."""
 
-from loom.telemetry.bill import Bill, Ledger, MeteredModel, info_of, metered
-from loom.telemetry.otel import ChatSpan, SessionSpans, configure_telemetry, model_span, traced
+from loom.telemetry.recording import (
+    Bill,
+    ChatSpan,
+    Ledger,
+    MeteredModel,
+    SessionSpans,
+    configure_telemetry,
+    info_of,
+    metered,
+    model_span,
+    traced,
+)
 
 __all__ = [
     "Bill",

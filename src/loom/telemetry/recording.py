@@ -1,21 +1,23 @@
-"""OpenTelemetry spans and metrics of sessions, models, tools and memories.
+"""What is recorded of models, sessions, tools and memories: the bill, and OpenTelemetry spans and metrics.
 
-Nothing is imported and nothing is recorded unless the program has set up OpenTelemetry. Texts never go into a span,
-unless configure_telemetry(content=True) asks for those of memory: else only names, counts and ids do.
+The bill is always kept. Of OpenTelemetry nothing is imported, and nothing is recorded, unless the program has set it up.
+Texts never go into a span, unless configure_telemetry(content=True) asks for those of memory: else only names, counts
+and ids do.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from time import perf_counter, time_ns
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeAlias, TypeVar
 
+from loom.catalog import KNOWN_AS, Catalog, ModelInfo, find_model
 from loom.core.log import (
     CacheStatus,
     CheckpointSaved,
@@ -35,7 +37,7 @@ from loom.core.log import (
 from loom.core.message import Usage
 from loom.core.record import Hit, Receipt
 from loom.core.window import PrefixChain
-from loom.protocols.model import ModelResponse
+from loom.protocols.model import Chunk, KnowsWindow, Model, ModelRequest, ModelResponse
 from loom.telemetry import conventions as names
 from loom.telemetry.conventions import CURRENT, INSTRUMENTS, conventions_of, provider_name
 
@@ -54,7 +56,107 @@ _Value: TypeAlias = str | bool | int | float | tuple[str, ...]
 _Labels: TypeAlias = Mapping[str, str]
 
 
-# What the program has set up. It is asked for at each operation: a program may do so at any time.
+# The bill: model requests, their tokens and their cost, counted where a request is made.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """The sum of some model requests. A request that failed counts as a request, and has no tokens."""
+
+    requests: int = 0
+    usage: Usage = field(default_factory=Usage)
+    cost: float | None = 0.0
+    """In US dollars, by the catalogue's prices; None where the price of a model that answered is not known."""
+
+    def __add__(self, other: Bill) -> Bill:
+        cost = None if self.cost is None or other.cost is None else self.cost + other.cost
+        return Bill(requests=self.requests + other.requests, usage=self.usage + other.usage, cost=cost)
+
+    def __str__(self) -> str:
+        price = "" if self.cost is None else f", ${self.cost:.4f}"
+        what = "request" if self.requests == 1 else "requests"
+        return f"{self.requests:,} {what}, {self.usage.input:,} tokens in, {self.usage.output:,} out{price}"
+
+
+class Ledger:
+    """Adds up a bill."""
+
+    __slots__ = ("bill",)
+
+    def __init__(self) -> None:
+        self.bill = Bill()
+
+    def sent(self) -> None:
+        """Count a request."""
+        self.bill += Bill(requests=1)
+
+    def answered(self, usage: Usage, info: ModelInfo | None = None) -> None:
+        """Count the tokens of an answer; a model without an entry in the catalogue has no price."""
+        cost = info.cost(usage) if info else None
+        self.bill += Bill(usage=usage, cost=cost if usage != Usage() else 0.0)
+
+
+class MeteredModel:
+    """A model whose requests are counted on a ledger. In everything else it is the model inside."""
+
+    def __init__(self, model: Model, ledger: Ledger) -> None:
+        self._model = model
+        self.ledger = ledger
+        """Where its requests are counted."""
+
+    @property
+    def name(self) -> str:
+        """`provider:model`."""
+        return self._model.name
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """The complete answer."""
+        self.ledger.sent()
+        response = await self._model.complete(request)
+        self.ledger.answered(response.usage, info_of(self.name))
+        return response
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
+        """The answer in pieces; the last item is the complete ModelResponse."""
+        self.ledger.sent()
+        chunks = self._model.stream(request)
+        try:
+            async for chunk in chunks:
+                if isinstance(chunk, ModelResponse):
+                    self.ledger.answered(chunk.usage, info_of(self.name))
+                yield chunk
+        finally:
+            if isinstance(chunks, AsyncGenerator):  # closing it stops the request
+                await chunks.aclose()  # pyright: ignore[reportUnknownMemberType]
+
+    async def aclose(self) -> None:
+        """Release the connections of the model inside."""
+        await self._model.aclose()
+
+
+class _Windowed(MeteredModel):
+    """The same for a model that knows its own window: isinstance() must see `context_window` only then."""
+
+    @property
+    def context_window(self) -> int:
+        """Tokens of prompt and answer together."""
+        assert isinstance(self._model, KnowsWindow)
+        return self._model.context_window
+
+
+def metered(model: Model, ledger: Ledger) -> MeteredModel:
+    """The model with a ledger for its requests."""
+    return (_Windowed if isinstance(model, KnowsWindow) else MeteredModel)(model, ledger)
+
+
+def info_of(name: str) -> ModelInfo:
+    """The entry of the catalogue for a model, by `provider:model`."""
+    head, colon, rest = name.partition(":")
+    provider = KNOWN_AS.get(head.lower(), head.lower())
+    return find_model(rest, provider) if colon and provider in Catalog.current().providers else find_model(name)
+
+
+# What the program has set up of OpenTelemetry. It is asked for at each operation: a program may do so at any time.
 
 
 class _Program:
@@ -70,6 +172,11 @@ class _Program:
         self._tracer: Tracer | None = None
         self._meters: object = None
         self._meter: _Meter | None = None
+
+    @property
+    def records(self) -> bool:
+        """Whether the program records anything."""
+        return self.tracer is not None or self.meter is not None
 
     @property
     def tracer(self) -> Tracer | None:
@@ -282,6 +389,8 @@ class SessionSpans:
     def chat(self, provider: str, model: str) -> ChatSpan:
         """A span around one call of a model."""
         self._end_chat()
+        if not _program.records:
+            return _NO_CHAT
         values = _target(provider, model)
         self._target = values
         is_compacted = _program.conventions.has_memory and self._is_compacted()
@@ -478,6 +587,8 @@ _NO_CHAT: Final = _NoChat()
 
 def model_span(name: str, purpose: str) -> ChatSpan:
     """A span around one call of a model (`provider:model`) beside the conversations; it has no parent."""
+    if not _program.records:
+        return _NO_CHAT
     provider, _, model = name.partition(":")
     values = {**_target(provider, model), names.PURPOSE: purpose}
     metric = _program.conventions.chat_duration
@@ -553,7 +664,7 @@ def traced(operation: str) -> Callable[[_Method[_M, _P, _R]], _Method[_M, _P, _R
 
 
 def _begin_memory(operation: str, memory: _Named, args: Sequence[object]) -> _Operation | None:
-    if not _program.conventions.has_memory or (_program.tracer is None and _program.meter is None):
+    if not _program.records or not _program.conventions.has_memory:
         return None
     values: dict[str, _Value] = {
         names.OPERATION: operation,
