@@ -1,6 +1,6 @@
 """What is recorded of models, sessions, tools and memories: the bill, and OpenTelemetry spans and metrics.
 
-The bill is always kept. Of OpenTelemetry nothing is imported, and nothing is recorded, unless the program has set it up.
+The bill is always kept. OpenTelemetry is not imported, and nothing is recorded in it, until the program has set it up.
 Texts never go into a span, unless configure_telemetry(content=True) asks for those of memory: else only names, counts
 and ids do.
 """
@@ -17,6 +17,7 @@ from functools import wraps
 from time import perf_counter, time_ns
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeAlias, TypeVar
 
+import loom.telemetry.conventions as names
 from loom.catalog import KNOWN_AS, Catalog, ModelInfo, find_model
 from loom.core.log import (
     CacheStatus,
@@ -38,7 +39,6 @@ from loom.core.message import Usage
 from loom.core.record import Hit, Receipt
 from loom.core.window import PrefixChain
 from loom.protocols.model import Chunk, KnowsWindow, Model, ModelRequest, ModelResponse
-from loom.telemetry import conventions as names
 from loom.telemetry.conventions import CURRENT, INSTRUMENTS, conventions_of, provider_name
 
 if TYPE_CHECKING:
@@ -183,8 +183,8 @@ class _Program:
         """The tracer, if the program records spans."""
         provider = _provider("trace", "get_tracer_provider")
         if provider is not self._traces:
-            self._traces = provider
             self._tracer = provider and provider.get_tracer(_SCOPE, _version(), schema_url=self.conventions.schema_url)
+            self._traces = provider
         return self._tracer
 
     @property
@@ -192,10 +192,10 @@ class _Program:
         """The instruments, if the program records metrics."""
         provider = _provider("metrics", "get_meter_provider")
         if provider is not self._meters:
-            self._meters = provider
             self._meter = provider and _Meter(
                 provider.get_meter(_SCOPE, _version(), schema_url=self.conventions.schema_url)
             )
+            self._meters = provider
         return self._meter
 
 
@@ -348,6 +348,7 @@ class SessionSpans:
         try:
             yield
         finally:
+            self._end_chat()
             with suppress(ValueError):  # a turn that was abandoned is cleaned up anywhere
                 _turn.reset(token)
 
