@@ -103,7 +103,7 @@ _TABLE = """
     loom.stores.redis.connection: Guarantees
     loom.stores.sqlite.checkpoints: SqliteCheckpointStore
     loom.stores.sqlite.connection: Durability
-    loom.telemetry: Bill Ledger
+    loom.telemetry.recording: Bill Ledger configure_telemetry
     loom.text.tokens: counter_for
     loom.tools.files: memory_files
     loom.tools.function: FunctionTool ToolMaker get_run_context tool

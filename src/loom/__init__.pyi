@@ -290,8 +290,9 @@ from loom.stores.redis.checkpoints import RedisCheckpointStore as RedisCheckpoin
 from loom.stores.redis.connection import Guarantees as Guarantees
 from loom.stores.sqlite.checkpoints import SqliteCheckpointStore as SqliteCheckpointStore
 from loom.stores.sqlite.connection import Durability as Durability
-from loom.telemetry import Bill as Bill
-from loom.telemetry import Ledger as Ledger
+from loom.telemetry.recording import Bill as Bill
+from loom.telemetry.recording import Ledger as Ledger
+from loom.telemetry.recording import configure_telemetry as configure_telemetry
 from loom.text.tokens import counter_for as counter_for
 from loom.tools.files import memory_files as memory_files
 from loom.tools.function import FunctionTool as FunctionTool

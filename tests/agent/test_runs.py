@@ -112,7 +112,7 @@ async def test_a_span_of_a_turn_names_its_run(monkeypatch: pytest.MonkeyPatch) -
             return tracer
 
     provider = Seen()
-    monkeypatch.setattr("opentelemetry.trace.get_tracer", provider.get_tracer)
+    monkeypatch.setattr("opentelemetry.trace.get_tracer_provider", lambda: provider)
     async with Agent(model=ScriptedModel(["Hi."])) as agent:
         result = await agent.run("Hi.")
     assert [a["loom.run.id"] for a in started if "loom.run.id" in a] == [result.run_id]

@@ -96,7 +96,7 @@ def test_the_help_of_a_command_is_shown_without_what_it_needs(tmp_path):
 
 def test_a_turn_loads_no_part_that_it_does_not_use(tmp_path):
     modules = loaded(TURN, tmp_path)
-    assert packages(modules) <= SHARED | {"apsw", "numpy", "opentelemetry"}
+    assert packages(modules) <= SHARED | {"apsw", "numpy"}
     assert not {*READ, "http", "email", "urllib.request", "importlib.metadata"} & modules
     unused = {"loom.providers.models.openai", "loom.providers.models.local", "loom.stores.files.checkpoints"}
     assert not unused & modules

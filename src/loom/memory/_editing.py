@@ -19,6 +19,7 @@ from loom.memory._shared import ARE_CURRENT, TRIES, every, is_candidate, retry_s
 from loom.memory._write.ingest import MemoryInput, check_turns, clean, keyed_id, speaker_name, turns_of
 from loom.memory.results import OTHER_TEXT, Remembered
 from loom.protocols.memory_store import Scrubs
+from loom.telemetry import traced
 
 RecordKind: TypeAlias = Literal["episode", "fact", "block"]
 """The kinds of records that list() can filter by."""
@@ -66,6 +67,7 @@ class MemoryEdits(MemoryParts):
             if left == 0:
                 return
 
+    @traced("update_memory")
     async def update(
         self,
         id: str,
@@ -101,6 +103,7 @@ class MemoryEdits(MemoryParts):
 
         return await self._edit(self._scope(user_id), id, change)
 
+    @traced("upsert_memory")
     async def upsert(
         self,
         content: MemoryInput,

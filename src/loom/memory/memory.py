@@ -90,7 +90,7 @@ from loom.protocols.embedder import Embedder
 from loom.protocols.extractor import Extractor
 from loom.protocols.memory_store import SeesSessions, Store
 from loom.protocols.reranker import Reranker
-from loom.telemetry import Bill
+from loom.telemetry import Bill, traced
 
 _QUOTED = 200
 """Characters of a block that an error quotes."""
@@ -142,6 +142,7 @@ class Memory(MemoryEdits):
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
+    @traced("create_memory")
     async def remember(
         self,
         content: MemoryInput | Sequence[MemoryInput],
@@ -200,6 +201,7 @@ class Memory(MemoryEdits):
         keyed = key is not None or any(turn.key for turn in turns)
         return await self._keeper.write(scope, episodes, skipped=skipped, keyed=keyed, since=since, learn=learn)
 
+    @traced("create_memory")
     async def instruct(
         self, text: str, *, user_id: str, session_id: str | None = None, trusted: bool = False, confirmed: bool = True
     ) -> Instructed:
@@ -238,6 +240,7 @@ class Memory(MemoryEdits):
         notes = written.notes if waiting else (*written.notes, NOT_A_WISH)
         return Instructed(kept=(), retired=(), episode=episode, waiting=waiting, notes=notes)
 
+    @traced("create_memory")
     async def confirm(self, id: str, *, user_id: str) -> Instructed:
         """Turn an unconfirmed instruction, found among other text and listed in `standing()`, into a standing one.
 
@@ -265,6 +268,7 @@ class Memory(MemoryEdits):
         kept = tuple(item for item in result.after if episode.id in item.sources)
         return Instructed(kept=kept, retired=result.retired, episode=episode, notes=result.notes + written.notes)
 
+    @traced("delete_memory")
     async def reject(self, id: str, *, user_id: str) -> Receipt:
         """Drop an unconfirmed instruction, or take back a standing one, which restores what it had retired.
 
@@ -278,6 +282,7 @@ class Memory(MemoryEdits):
                 raise NotFound(f"user {user_id!r} has no instruction {id!r}; standing() lists them, unconfirmed too")
             return await self._forgetting.records(scope, gone)
 
+    @traced("search_memory")
     async def recall(
         self,
         query: str,
@@ -334,6 +339,7 @@ class Memory(MemoryEdits):
         await self._accesses.count(scope, query, found.hits)
         return found
 
+    @traced("delete_memory")
     async def forget(
         self, *ids: str, user_id: str, session_id: str | None = None, before: datetime | None = None
     ) -> Receipt:
@@ -372,6 +378,7 @@ class Memory(MemoryEdits):
         """A token that changes whenever something of a user is forgotten; for `remember(since=)`."""
         return await self.store.epoch(self._scope(user_id))
 
+    @traced("update_memory")
     async def mark(self, id: str, *, user_id: str, importance: float) -> Episode:
         """Set the importance of an episode, from 0 to 1; at `MemoryConfig.importance_threshold` it moves into L2.
 
@@ -496,6 +503,7 @@ class Memory(MemoryEdits):
         self._times.observe(self._scope(user_id), facts)
         return tuple(f for f in facts if not is_candidate(f) and f.is_current(at or now, known_at or now))
 
+    @traced("create_memory")
     async def assert_fact(
         self,
         subject: str,
@@ -529,6 +537,7 @@ class Memory(MemoryEdits):
             await self._learner.settle(scope, facts)
         return facts
 
+    @traced("upsert_memory")
     async def set_block(
         self,
         name: str,
@@ -664,6 +673,7 @@ class Memory(MemoryEdits):
         async for line in lines_of(every(self.store, self._scope(user_id))):
             yield line
 
+    @traced("create_memory")
     async def import_(
         self, lines: Iterable[str], *, user_id: str, progress: ProgressCallback | None = None, start: int = 0
     ) -> Remembered:

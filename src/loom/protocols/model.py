@@ -62,6 +62,8 @@ class ModelResponse:
     reported: Mapping[str, int] | None = None
     """What the provider said of its cache: `read`, `write`, and of what was written `5m` and `1h`. A count that it did
     not name is not there; None where that is not known of any."""
+    finish: str = ""
+    """Why it ended, in the provider's own word (`end_turn`, `MAX_TOKENS`); empty where there is none."""
 
     @property
     def text(self) -> str:

@@ -218,6 +218,7 @@ class ModelCaller:
     async def send(self, window: Window, purpose: Purpose = "answer") -> ModelResponse:
         """Send a window, and send it again after a temporary failure. Each time leaves a record in the journal."""
         wire = self._wire(window)
+        self._spans.prompt = wire.chain
         call = self._begin(purpose, wire, self.meter.sections(window))
         response = await self._retry(self._neutral(window, wire), call)
         predicted, loss = await self._report_cache(wire.chain, response)

@@ -157,6 +157,7 @@ class Session:
         session_id: str | None = None,
         user_id: str = "default",
         namespace: str = "default",
+        agent_name: str = "",
         clock: Clock | None = None,
         sleep: Sleep = anyio_sleep,
     ) -> None:
@@ -180,6 +181,7 @@ class Session:
                 first.
             user_id: the user whose conversation it is.
             namespace: keeps applications on one store apart.
+            agent_name: what spans and metrics call it; see configure_telemetry().
             clock: what time it is.
             sleep: how to wait before a retry.
         """
@@ -197,6 +199,7 @@ class Session:
             "skills": tuple(skills),
             "memory": memory,
             "approve": approve,
+            "agent_name": agent_name,
             "clock": clock,
             "sleep": sleep,
         }

@@ -65,6 +65,7 @@ class Parts:
     long_results: LongResults | None
     saver: Saver
     memory: SessionMemory | None
+    spans: SessionSpans
 
     @property
     def keeps_recall(self) -> bool:
@@ -103,12 +104,13 @@ def build_parts(
     approve: Approve | None,
     clock: Clock,
     sleep: Sleep,
+    agent_name: str = "",
 ) -> Parts:
     """All parts of a session, connected."""
     assert scope.session_id is not None
-    emitter, spans = Emitter(scope.session_id, clock), SessionSpans(scope.session_id)
+    history, emitter = History(context, clock=clock, ids=ids), Emitter(scope.session_id, clock)
+    spans = SessionSpans(scope.session_id, agent=agent_name, is_compacted=lambda: bool(history.applied))
     emitter.subscribe(spans)
-    history = History(context, clock=clock, ids=ids)
     limit = config.tool_output_limit if tools else None
     long_results = LongResults(history, limit, EstimateCounter()) if limit is not None else None
     active = ActiveSkills(skills)
@@ -133,6 +135,7 @@ def build_parts(
         long_results=long_results,
         saver=Saver(store or _in_process(), scope, clock=clock, ids=ids),
         memory=SessionMemory(memory, scope, config, clock) if memory else None,
+        spans=spans,
     )
 
 
@@ -245,7 +248,8 @@ class TurnRun:
         await self._emitter.emit(TurnStart, turn=history.turn + 1, run_id=self._spec.run.run_id)
         try:
             self._context.tools += [output.spec] if output else []
-            return await self._run()
+            with self._parts.spans.running():
+                return await self._run()
         finally:
             self._context.step.clear()
             if output:

@@ -74,6 +74,7 @@ async def test_it_answers_in_pieces(kind, model):
     chunks, response = await drained(model, ask(Message.user("hello")))
     assert response.text == "Hello! How can I help you, in more than one piece?"
     assert (response.stop, len(chunks) > 1) == ("end", True)
+    assert response.finish
     assert response.usage.output > 0
 
 

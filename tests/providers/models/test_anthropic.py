@@ -131,7 +131,7 @@ async def test_why_it_ended(reason, stop):
         service.script(Said.text("So far.", stop="length"))
         model = AnthropicModel("claude-sonnet-5", base_url=service.url, api_key="test")
         response = await model.complete(ASKED)
-        assert (response.text, response.stop) == ("So far.", stop)
+        assert (response.text, response.stop, response.finish) == ("So far.", stop, reason)
         await model.aclose()
 
 

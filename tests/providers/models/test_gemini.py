@@ -106,6 +106,7 @@ async def test_text_streams_and_equals_the_whole_answer(service, model):
         usage=Usage(input=12, output=7, cache_read=5),
         model="gemini-x-001",
         id="r1",
+        finish="STOP",
     )
 
 
@@ -247,7 +248,8 @@ async def test_a_part_of_its_own_kind_comes_back_verbatim(service, model):
 )
 async def test_why_it_stopped(service, model, finish, stop):
     service.script(raw(says({"text": "a"}, finish=finish)))
-    assert (await model.complete(ASK)).stop == stop
+    response = await model.complete(ASK)
+    assert (response.stop, response.finish) == (stop, finish)
 
 
 async def test_a_blocked_prompt_is_a_refusal(service, model):

@@ -195,7 +195,7 @@ async def test_a_filtered_answer_is_a_refusal():
         service.script(Said.text("I"))
         model = OpenAIModel("gpt-5.6", base_url=service.url, api_key="test")
         response = await model.complete(ASKED)
-        assert (response.text, response.stop) == ("I", "refusal")
+        assert (response.text, response.stop, response.finish) == ("I", "refusal", "content_filter")
         assert response.usage.input > 0, "what is not told is estimated"
         await model.aclose()
 

@@ -123,8 +123,8 @@ class MessageReader:
         usage = usage_or_estimate(anthropic_usage(self._usage), self._request, kept)
         # Some servers that copy this wire leave the beginning out, and with it their name.
         model: str = self._message.get("model") or self._who.partition(":")[2]
-        reported = anthropic_cache(self._usage)
-        return ModelResponse(parts=kept, stop=stop, usage=usage, model=model, id=id, reported=reported)
+        reported, finish = anthropic_cache(self._usage), self._stop
+        return ModelResponse(parts=kept, stop=stop, usage=usage, model=model, id=id, reported=reported, finish=finish)
 
     def _grown(self, index: int, delta: Mapping[str, Any]) -> Iterator[Chunk]:
         block = self._blocks[index]

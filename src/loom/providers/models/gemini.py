@@ -93,6 +93,7 @@ class GeminiAnswer:
             model=self._served_by or self._model,
             id=self._id,
             reported=self._reported,
+            finish=self._finish or "",
         )
 
     def _stop(self) -> Stop:

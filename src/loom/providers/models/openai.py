@@ -149,8 +149,15 @@ class ChatReader:
         stop: Stop = "refusal" if self._refused else _STOPS.get(self._finish, "end")
         kept, stop = ended(parts, stop)
         usage = usage_or_estimate(chat_usage(self._usage), self._request, kept)
-        reported = openai_cache(self._usage)
-        return ModelResponse(parts=kept, stop=stop, usage=usage, model=self._model, id=self._id, reported=reported)
+        return ModelResponse(
+            parts=kept,
+            stop=stop,
+            usage=usage,
+            model=self._model,
+            id=self._id,
+            reported=openai_cache(self._usage),
+            finish=self._finish,
+        )
 
     def _grown(self, delta: Mapping[str, Any]) -> Iterator[Chunk]:
         thought = delta.get("reasoning_content") or delta.get("reasoning")
@@ -271,7 +278,9 @@ class ResponseReader:
         usage = usage_or_estimate(responses_usage(self._final.get("usage") or {}), self._request, kept)
         model: str = self._final.get("model") or self._who.partition(":")[2]
         reported = openai_cache(self._final.get("usage") or {})
-        return ModelResponse(parts=kept, stop=stop, usage=usage, model=model, id=id, reported=reported)
+        details: Mapping[str, Any] = self._final.get("incomplete_details") or {}
+        finish: str = details.get("reason") or self._final.get("status") or ""
+        return ModelResponse(parts=kept, stop=stop, usage=usage, model=model, id=id, reported=reported, finish=finish)
 
     def _stop(self, items: Iterable[Mapping[str, Any]]) -> Stop:
         assert self._final is not None
