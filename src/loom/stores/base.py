@@ -100,10 +100,7 @@ class BaseMemoryStore(ABC):
 
     async def search_hybrid(self, scope: Scope, query: Query, *, near: int) -> tuple[Hit, ...]:
         """The best by the words of a query and the `near` best by its vector."""
-        if query.vector is None or not query.text.strip():
-            raise UsageError("search_hybrid() was given no words or no vector; use search()")
-        if near < 1:
-            raise UsageError(f"near must be at least 1; got near={near}")
+        check_hybrid(query, near)
         return tuple(await self._search_apart(scope, query, near))
 
     async def list(
@@ -626,6 +623,14 @@ def check_record(scope: Scope, record: Record) -> None:
             f"episode {record.id} is of session {record.session_id!r}, but the scope names session "
             f"{scope.session_id!r}; use scope.for_user() or the episode's own session"
         )
+
+
+def check_hybrid(query: Query, near: int) -> None:
+    """Refuse a hybrid search without words, a vector, or a limit for the latter."""
+    if query.vector is None or not query.text.strip():
+        raise UsageError("search_hybrid() was given no words or no vector; use search()")
+    if near < 1:
+        raise UsageError(f"near must be at least 1; got near={near}")
 
 
 def check_limit(limit: int) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from loom.core.checks import RANKED, REACH
 from loom.core.doors import Late
 from loom.core.record import Episode, Record
+from loom.protocols.memory_store import UnreadRecord
 from loom.text.passages import sentences, stems_in
 from loom.text.time_words import TimeHint
 from loom.text.words import query_terms
@@ -180,7 +181,8 @@ def rank(
     for part in parts.values():
         score += part
     scores: list[float] = score.tolist()
-    order = sorted(range(len(candidates)), key=lambda place: (-scores[place], candidates[place].id))
+    ids = [c.id for c in candidates]
+    order = [place for _, _, place in sorted(zip((-score).tolist(), ids, range(len(ids)), strict=True))]
     return [Ranked((c := candidates[place]).id, scores[place], _Why(parts, place, c.signals)) for place in order]
 
 
@@ -212,6 +214,10 @@ class _Why(Mapping[str, float]):
 
     def __len__(self) -> int:
         return len(self._added())
+
+    def items(self) -> ItemsView[str, float]:
+        """All signals, without a look-up for each."""
+        return self._added().items()
 
 
 def named_speakers(question: str, speakers: Iterable[str]) -> frozenset[str]:
@@ -429,7 +435,7 @@ ROLES = frozenset({"user", "assistant", "system", "tool"})
 """Speakers that are roles, not people: the word "user" in a question names no person."""
 
 
-def role_of(episode: Episode) -> str | None:
+def role_of(episode: Episode | UnreadRecord) -> str | None:
     """The role of the speaker; None for a person with a name."""
     if episode.speaker is not None:
         role = episode.speaker.casefold()

@@ -21,7 +21,7 @@ from anyio import sleep
 from loom.core.checks import RANKED
 from loom.core.clock import Clock, RecordIds
 from loom.core.filter import And, Eq
-from loom.core.record import Claim, Episode, Fact, Hit, Layer, Provenance, Record
+from loom.core.record import Claim, Episode, Fact, Hit, Layer, Provenance, Record, changed
 from loom.core.scope import Scope
 from loom.core.threads import Locks, off_loop
 from loom.errors import LoomError, StaleWrite, StoreConflict
@@ -113,11 +113,11 @@ def revived(episode: Episode, config: MemoryConfig, *, now: datetime) -> Episode
     A record of L1 comes back in L2 or not at all: below the threshold of L1 its time there is simply over.
     """
     if deserves_promotion(episode, config, now=now):
-        return replace(episode, layer=Layer(episode.layer + 1), archived_at=None)
+        return changed(episode, layer=Layer(episode.layer + 1), archived_at=None)
     below = _settings(config, Layer(episode.layer - 1)).promote_threshold if episode.layer > Layer.L1 else 0
     by_count = bool(below) and episode.accesses >= below
     stays = by_count or (episode.layer == Layer.L2 and is_important(episode, config))
-    return replace(episode, archived_at=None) if stays else None
+    return changed(episode, archived_at=None) if stays else None
 
 
 def is_important(episode: Episode, config: MemoryConfig) -> bool:
@@ -211,7 +211,7 @@ class Accesses:
         user, now = scope.for_user(), self._clock.now()
         made = [statement_id(e.id) for e in found.values() if _may_have_successor(e)]
         await self._store.touch(user, *dict.fromkeys([*found, *made]), at=now)
-        counted = [replace(e, accesses=e.accesses + 1, accessed_at=now) for e in found.values()]
+        counted = [changed(e, accesses=e.accesses + 1, accessed_at=now) for e in found.values()]
         returning = [e for e in counted if _may_have_successor(e) and revived(e, self._config, now=now) is not None]
         coming = {e.id for e in returning}
         others = [e for e in counted if e.id not in coming]
@@ -230,7 +230,7 @@ class Accesses:
             comes_back = revived(record, self._config, now=now) is not None
             return self._make_job(user, REVIVE, key=revive_key(record.id), records=[record.id]) if comes_back else None
         # Only the access that reaches a threshold queues a job: a program that never runs jobs must not pile them up.
-        before = replace(record, accesses=max(0, record.accesses - 1))
+        before = changed(record, accesses=max(0, record.accesses - 1))
         reached = deserves_promotion(record, self._config, now=now)
         if not reached or deserves_promotion(before, self._config, now=now):
             return None

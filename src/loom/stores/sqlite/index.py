@@ -260,12 +260,12 @@ def index_parts(db: Database, user: int, text: str, sizes: Sizes, cache: SearchC
         held[term, signal].append(entries)
     with reading("the word index"):
         with cache.current(db, user, sizes) as now:
-            for (signal, number), text in now.tail.items():
+            for (signal, number), counted in now.tail.items():
                 texts, total = lengths.get(signal, (0, 0))
-                lengths[signal] = texts + 1, total + text.words
+                lengths[signal] = texts + 1, total + counted.words
                 for term in wanted:
-                    if times := text.times.get(term):
-                        held[term, signal].append(_ENTRY.pack(number, min(times, MOST), min(text.words, MOST)))
+                    if times := counted.times.get(term):
+                        held[term, signal].append(_ENTRY.pack(number, min(times, MOST), min(counted.words, MOST)))
             chain = now.chain
             if chain.texts:
                 texts, total = lengths.get(AROUND, (0, 0))
@@ -332,17 +332,18 @@ def _write_links(db: Database, user: int, links: Mapping[int, Mapping[str, int]]
 
 def links_of(db: Database, user: int, sizes: Sizes, start: int, tail: _Tail | None = None) -> NDArray[Any]:
     """What is known of the numbers from `start` on; `tail` holds the texts that are not indexed yet."""
-    found = np.zeros(sizes.size, LINKS)
-    bounds = (row_of(user, start // BLOCK * BLOCK), row_of(user, sizes.indexed))
+    first = start // BLOCK * BLOCK
+    found = np.zeros(sizes.size - first, LINKS)
+    bounds = (row_of(user, first), row_of(user, sizes.indexed))
     for row, data in db.execute("SELECT row, data FROM links WHERE row >= ? AND row < ?", bounds):
-        block = number_of(row)
-        found[block : block + BLOCK] = np.frombuffer(data, LINKS)[: sizes.size - block]
+        block = number_of(row) - first
+        found[block : block + BLOCK] = np.frombuffer(data, LINKS)[: len(found) - block]
     for (signal, number), text in (tail or {}).items():
-        for name, value in _counted(signal, text.words).items() if signal in {OWN, HEAD} else ():
-            found[name][number] = value
+        for name, value in _counted(signal, text.words).items() if signal in {OWN, HEAD} and number >= start else ():
+            found[name][number - first] = value
     for number, before in befores_of(db, user, max(start, sizes.indexed), sizes.size):
-        found["before"][number] = before
-    return found[start:]
+        found["before"][number - first] = before
+    return found[start - first :]
 
 
 def texts_around(db: Database, user: int, given: Sequence[int], cache: SearchCache) -> Iterator[tuple[int, str]]:
@@ -622,7 +623,9 @@ class SearchCache:
 
     def _of(self, user: int) -> _Held:
         with self._lock:
-            held = self._held.setdefault(user, _Held(self._exact_numbers))
+            held = self._held.get(user)
+            if held is None:
+                held = self._held[user] = _Held(self._exact_numbers)
             self._held.move_to_end(user)
         return held
 

@@ -7,13 +7,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
+from math import fsum
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from loom.core.record import Hit, rank_key, scored
 from loom.core.scope import Scope
-from loom.protocols.memory_store import Query
+from loom.protocols.memory_store import Query, UnreadHit
 from loom.stores._search import (
     Floats,
     Numbers,
@@ -37,6 +38,7 @@ from loom.stores.sqlite.connection import (
     rows,
     seen,
     sizes_of,
+    unread,
 )
 from loom.stores.sqlite.index import NearestVectors, SearchCache, compared, dimension, direction, index_parts
 
@@ -55,12 +57,18 @@ _Row: TypeAlias = tuple[Any, ...]
 
 
 class _SqliteRequest(NamedTuple):
-    """A query of a user, and the condition for what it may return but for its filter."""
+    """A query of a user, and the condition for what it may return; its filter must look again if that is not exact."""
 
     user: int
     scope: Scope
-    shown: Condition
+    fits: Condition
     query: Query
+
+
+def _request(user: int, scope: Scope, query: Query, now: datetime) -> _SqliteRequest:
+    shown, fits = SQLITE.shown(Condition(*seen(user, scope)), query, now), condition(query.where)
+    both = Condition(f"{shown.sql} AND {fits.sql}", (*shown.values, *fits.values), fits.exact)
+    return _SqliteRequest(user, scope, both, query)
 
 
 class _Rows:
@@ -78,9 +86,10 @@ class _Rows:
         new = [number for number in numbers if number not in self._read]
         if new:
             self._read.update(dict.fromkeys(new))
-            among = json.dumps([row_of(self.request.user, number) for number in new])
+            first = row_of(self.request.user, 0)
+            among = json.dumps([first + number for number in new])
             for row in _fitting(self.db, self.request, f"{SELECTED}, r.row", among=among):
-                self._read[number_of(row[-1])] = row
+                self._read[row[-1] - first] = row
         return [self._read[number] for number in numbers]
 
 
@@ -92,7 +101,7 @@ def search(
         direction(query.vector, dimension(db))
     if user is None:
         return []
-    request = _SqliteRequest(user, scope, _shown(user, scope, query, now), query)
+    request = _request(user, scope, query, now)
     if query.vector is None and not query.text.strip():
         return [Hit(from_row(row), 0.0) for row in _fitting(db, request, SELECTED, limit=query.limit)]
     sizes = sizes_of(db, user)
@@ -113,11 +122,31 @@ def search_hybrid(
     db: Database, user: int, scope: Scope, query: Query, *, near: int, now: datetime, cache: SearchCache
 ) -> list[Hit]:
     """The best by words and the `near` best by vector, each with its cosine."""
+    hits = (scored(from_row(row), why) for row, why in _both(db, _request(user, scope, query, now), near, cache))
+    return sorted(hits, key=rank_key)
+
+
+def search_unread(
+    db: Database, user: int, scope: Scope, query: Query, *, near: int, now: datetime, cache: SearchCache
+) -> list[UnreadHit]:
+    """The hits of search_hybrid(), without records of them."""
+    found = list(_both(db, _request(user, scope, query, now), near, cache))
+    with reading("the id of a record"):
+        # In the order of rank_key(); no two have one id, so that rows are never compared.
+        best = sorted([(-fsum(why.values()), row[0], row, why) for row, why in found])
+    return [UnreadHit(unread(row), why) for _, _, row, why in best]
+
+
+def _both(
+    db: Database, request: _SqliteRequest, near: int, cache: SearchCache
+) -> Iterator[tuple[_Row, dict[str, float]]]:
+    """The rows of the best by words and of the `near` best by vector, and what each signal says of them."""
+    user, query = request.user, request.query
     assert query.vector is not None
     sizes = sizes_of(db, user)
     size = sizes.size
     parts = index_parts(db, user, query.text, sizes, cache)
-    rows_of = _Rows(db, _SqliteRequest(user, scope, _shown(user, scope, query, now), query))
+    rows_of = _Rows(db, request)
     best = _best(rows_of, *_with_score(rows_of, total(parts, size)), query.limit)
     cosines = _near(cache.near(db, user, query.vector), size)
     if cosines.is_exact:
@@ -129,7 +158,7 @@ def search_hybrid(
         near_ones = np.concatenate([_numbers(()), *(part.numbers for part in dense)])
         _compared(rows_of, np.setdiff1d(_numbers(best), near_ones), close, dense)
     either = list({row[-1]: row for row in (*best, *nearest)}.values())
-    return sorted(_hits(either, _of(best, parts, size) + dense, size), key=rank_key)
+    return _explained(either, _of(best, parts, size) + dense, size)
 
 
 def search_beside(
@@ -146,7 +175,7 @@ def search_beside(
     sizes = sizes_of(db, user)
     size = sizes.size
     parts = index_parts(db, user, query.text, sizes, cache)
-    rows_of = _Rows(db, _SqliteRequest(user, scope, _shown(user, scope, query, now), query))
+    rows_of = _Rows(db, _request(user, scope, query, now))
     best = _best(rows_of, *_with_score(rows_of, total(parts, size)), query.limit)
     known = {id: number_of(row) for id, row in find_rows(db, user, scope, nearest).items()}
     given = np.asarray(list(known.values()), np.int64)
@@ -203,24 +232,17 @@ def _near(near: NearestVectors, size: int) -> NearestVectors:
     return near if known.all() else NearestVectors(near.numbers[known], near.cosines[known], near.is_exact)
 
 
-def _shown(user: int, scope: Scope, query: Query, now: datetime) -> Condition:
-    """The condition for what this query may return, but for its filter."""
-    return SQLITE.shown(Condition(*seen(user, scope)), query, now)
-
-
 def _fitting(
     db: Database, request: _SqliteRequest, columns: str, *, limit: int = -1, among: str | None = None
 ) -> list[tuple[Any, ...]]:
     """The rows that are shown and fit the filter, by id; or `among` a JSON list of rows, in any order."""
-    where, shown = request.query.where, request.shown
-    fits = condition(where)
-    sql, values = f"{shown.sql} AND {fits.sql}", (*shown.values, *fits.values)
+    where, (sql, values) = request.query.where, (request.fits.sql, request.fits.values)
     source, order = "records AS r", "ORDER BY r.id"
     if among is not None:
         # A cross join is not reordered: the rows given are looked up, instead of walking all of the user's.
         source, values = "json_each(?) AS given CROSS JOIN records AS r ON r.row = given.value", (among, *values)
         order = ""
-    if where is None or fits.exact:
+    if where is None or request.fits.exact:
         return rows(db, f"SELECT {columns} FROM {source} WHERE {sql} {order} LIMIT ?", *values, limit)
     found: list[tuple[Any, ...]] = []
     width = columns.count(",") + 1
@@ -306,7 +328,10 @@ def _are_ahead(best: list[_Row], total: Floats, candidates: Numbers, limit: int)
 
 
 def _hits(best: list[_Row], parts: list[PostingPart], size: int) -> Iterator[Hit]:
-    numbers = [number_of(row[-1]) for row in best]
-    why = why_of(numbers, parts, size)
-    for number, row in zip(numbers, best, strict=True):
-        yield scored(from_row(row), why[number])
+    return (scored(from_row(row), why) for row, why in _explained(best, parts, size))
+
+
+def _explained(best: list[_Row], parts: list[PostingPart], size: int) -> Iterator[tuple[_Row, dict[str, float]]]:
+    """The rows with the score of each signal."""
+    why = why_of([number_of(row[-1]) for row in best], parts, size)
+    return zip(best, why.values(), strict=True)
