@@ -355,8 +355,7 @@ class Memory(MemoryEdits):
         Turns that wait for a model are read as well, before it returns; `learn=False` calls no model.
         """
         scope = self._scope(user_id) if user_id is not None else None
-        if scope is not None:
-            await self._metabolism.queue_layer_jobs(scope)
+        await self._upkeep.queue(scope)
         done = await self._metabolism.run(scope)
         if self._learning is None or not learn:
             return done

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -14,6 +14,7 @@ from loom.core.scope import Scope
 from loom.core.threads import Locks
 from loom.errors import EmbedderMismatch, LoomError, NotFound, StaleWrite, UsageError
 from loom.memory._shared import TRIES, EmbedderBinding, get_all, notes_of, retry_stale
+from loom.memory._upkeep.background import Upkeep
 from loom.memory._upkeep.metabolism import REVIVE, Effects, Metabolism, revive_key, successor, with_importance
 from loom.memory._write.apply_claims import Learner, LearnResult
 from loom.memory._write.ingest import ContextKeys, Keys, with_positions
@@ -43,12 +44,12 @@ class EpisodeWriter:
         metabolism: Metabolism,
         learner: Learner,
         locks: Locks,
-        on_jobs: Callable[[Scope, Iterable[str]], None],
+        upkeep: Upkeep,
         learning: Learning | None = None,
         finds_facts: bool = True,
     ) -> None:
         self._store, self._binding, self._neighbours = store, binding, neighbours
-        self._metabolism, self._learner, self._locks, self._on_jobs = metabolism, learner, locks, on_jobs
+        self._metabolism, self._learner, self._locks, self._upkeep = metabolism, learner, locks, upkeep
         self._learning, self._finds_facts = learning, finds_facts
         self._reported = set[str]()  # notes of the store that a caller has seen
 
@@ -112,24 +113,29 @@ class EpisodeWriter:
             jobs = self.jobs(scope, new)
             notes.append(f"nothing was learnt from this yet, a job tries again: {reason_of(error)}")
         learned, effects = LearnResult(), Effects()
+        user = scope.for_user()
+        due = self._upkeep.held(user)
 
         async def place(turns: Sequence[Episode]) -> Effects:
             nonlocal learned, effects
             learned = await self._learner.learn(scope, turns, claims) if claims else LearnResult()
             rated = [replace(e, importance=max(e.importance, learned.importance.get(e.id, 0.0))) for e in turns]
-            effects = await self._metabolism.join(scope.for_user(), rated)
+            effects = await self._metabolism.join(user, rated, due)
             put = [*rated, *learned.facts, *learned.unconfirmed, *effects.put]
             return Effects(put=put, jobs=[*jobs, *effects.jobs])
 
-        async with self._locks.of(scope.for_user()):
+        async with self._locks.of(user):
             write = partial(self._write_all, scope, new, place)
             kept = await (write(since) if since is not None else retry_stale(self._store, scope, write))
             try:
                 await self._learner.settle(scope, learned.facts)
             except LoomError as error:  # the next claim about the same subject repairs it
                 notes.append(f"facts were not compared with what others wrote meanwhile: {error}")
+        self._upkeep.release(user, due)
+        if effects.unembedded:
+            notes += await self.embed(user, effects.unembedded)
         if effects.jobs:
-            self._on_jobs(scope.for_user(), effects.moved)
+            self._upkeep.hurry(user, effects.moved)
         return Remembered(
             kept=tuple(kept),
             facts=learned.facts,
