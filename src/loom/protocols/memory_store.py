@@ -151,6 +151,27 @@ class KeepsVectors(Protocol):
 
 
 @runtime_checkable
+class WritesVectors(Protocol):
+    """A store that writes vectors in the transaction of their records.
+
+    Law: all is written, or nothing, as write() and put_vectors() would write it one after the other.
+    """
+
+    async def write_embedded(
+        self,
+        scope: Scope,
+        vectors: Mapping[str, Vector],
+        *,
+        put: Sequence[Record] = (),
+        keys: Mapping[str, Mapping[str, str]] | None = None,
+        jobs: Sequence[Job] = (),
+        since: str | None = None,
+    ) -> int:
+        """Put records, keys, vectors and jobs; returns how many jobs are new."""
+        ...
+
+
+@runtime_checkable
 class HybridSearch(Protocol):
     """Hybrid search in one call: two lists, by words and by vector, each ranked by itself.
 

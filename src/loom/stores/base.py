@@ -42,7 +42,7 @@ Owned: TypeAlias = tuple[Scope, Record]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """One transaction on what a user has: deletions first, then records, keys and jobs.
+    """One transaction on what a user has: deletions first, then records, keys, vectors and jobs.
 
     `closing` is the lease whose job it finishes; `since` is the epoch that must still be the user's.
     """
@@ -53,6 +53,8 @@ class Write:
     jobs: Sequence[Job] = ()
     since: str | None = None
     closing: Lease | None = None
+    vectors: Mapping[str, Vector] = field(default_factory=dict[str, Vector])
+    """Only of stores that have `write_embedded`."""
 
 
 class Written(NamedTuple):

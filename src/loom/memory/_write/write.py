@@ -20,8 +20,8 @@ from loom.memory._write.apply_claims import Learner, LearnResult
 from loom.memory._write.ingest import ContextKeys, Keys, with_positions
 from loom.memory._write.learn_in_background import Learning
 from loom.memory.results import OTHER_TEXT, REPEATED, Remembered, Skip, reason_of
-from loom.protocols.embedder import Embedder, Vector
-from loom.protocols.memory_store import Job, KeepsVectors, MemoryStore, Reembeds, Store
+from loom.protocols.embedder import Embedder, Vector, is_instant
+from loom.protocols.memory_store import Job, KeepsVectors, MemoryStore, Reembeds, Store, WritesVectors
 
 _Place: TypeAlias = Callable[[Sequence[Episode]], Awaitable[Effects]]
 """Returns everything to write with new episodes, themselves included, from a read after the epoch."""
@@ -74,14 +74,19 @@ class EpisodeWriter:
         new = [e for e, old in pairs if old is None]
         done = Remembered(kept=())
         if new:
-            done = await (self._learn(scope, new, since) if learn else self._write(scope, new, facts, since))
+            vectors = await self._vectors(new)
+            if learn:
+                done = await self._learn(scope, new, since, vectors)
+            else:
+                done = await self._write(scope, new, facts, since, vectors)
             new = [record for record in done.kept if isinstance(record, Episode)]
             if self._learning and not facts:
                 self._learning.wake(scope, new)
             # A store may know its notes only after its first use. Each is reported once.
             from_store = [note for note in notes_of(self._store) if note not in self._reported]
             self._reported.update(from_store)
-            done = replace(done, notes=(*done.notes, *from_store, *await self.embed(scope, new)))
+            rest = [e for e in new if e.id not in vectors]
+            done = replace(done, notes=(*done.notes, *from_store, *await self.embed(scope, rest)))
         written = {e.id: e for e in new}
         kept = [old or written[e.id] for e, old in pairs]
         repeated = [
@@ -90,7 +95,12 @@ class EpisodeWriter:
         return replace(done, kept=tuple(kept), skipped=(*skipped, *repeated))
 
     async def _write(
-        self, scope: Scope, new: Sequence[Episode], facts: Sequence[Fact], since: str | None
+        self,
+        scope: Scope,
+        new: Sequence[Episode],
+        facts: Sequence[Fact],
+        since: str | None,
+        vectors: dict[str, Vector],
     ) -> Remembered:
         """Write episodes and facts; jobs find their place."""
         jobs = self.jobs(scope, new, facts)
@@ -98,9 +108,11 @@ class EpisodeWriter:
         async def place(turns: Sequence[Episode]) -> Effects:
             return Effects(put=[*turns, *facts], jobs=jobs)
 
-        return Remembered(kept=tuple(await self._write_all(scope, new, place, since)))
+        return Remembered(kept=tuple(await self._write_all(scope, new, place, vectors, since)))
 
-    async def _learn(self, scope: Scope, new: Sequence[Episode], since: str | None) -> Remembered:
+    async def _learn(
+        self, scope: Scope, new: Sequence[Episode], since: str | None, vectors: dict[str, Vector]
+    ) -> Remembered:
         """Write episodes with the facts in them and with their place in L1, in one transaction.
 
         If the facts cannot be extracted, a job tries again.
@@ -125,7 +137,7 @@ class EpisodeWriter:
             return Effects(put=put, jobs=[*jobs, *effects.jobs])
 
         async with self._locks.of(user):
-            write = partial(self._write_all, scope, new, place)
+            write = partial(self._write_all, scope, new, place, vectors)
             kept = await (write(since) if since is not None else retry_stale(self._store, scope, write))
             try:
                 await self._learner.settle(scope, learned.facts)
@@ -159,14 +171,32 @@ class EpisodeWriter:
         jobs += self._learning.jobs(scope, new) if self._learning and not facts else []
         return jobs + ([self._metabolism.episodes.job(scope)] if scope.session_id is not None else [])
 
-    async def _write_all(self, scope: Scope, new: Sequence[Episode], place: _Place, since: str | None) -> list[Episode]:
-        """Write new episodes as `place` says, in one transaction; returns them as they were written."""
+    async def _write_all(
+        self,
+        scope: Scope,
+        new: Sequence[Episode],
+        place: _Place,
+        vectors: dict[str, Vector],
+        since: str | None,
+    ) -> list[Episode]:
+        """Write new episodes as `place` says, in one transaction; returns them as they were written.
+
+        `vectors` are emptied if the store refuses them: then the episodes are written without.
+        """
 
         async def write(turns: Sequence[Episode], keys: Keys, epoch: str | None) -> list[Episode]:
             effects = await place(turns)
             put = {record.id: record for record in effects.put}  # an episode that moves up at once is there twice
-            user = scope.for_user()
-            await self._store.write(user, put=[*put.values()], keys=keys, jobs=effects.jobs, since=epoch)
+            user, records = scope.for_user(), [*put.values()]
+            if vectors and isinstance(self._store, WritesVectors):
+                try:
+                    await self._store.write_embedded(
+                        user, vectors, put=records, keys=keys, jobs=effects.jobs, since=epoch
+                    )
+                except (EmbedderMismatch, UsageError):  # embed() says what is wrong with them
+                    vectors.clear()
+            if not vectors:
+                await self._store.write(user, put=records, keys=keys, jobs=effects.jobs, since=epoch)
             return [record for turn in turns if isinstance(record := put[turn.id], Episode)]
 
         if scope.session_id is None:
@@ -228,6 +258,20 @@ class EpisodeWriter:
         if not isinstance(record, Episode):
             raise NotFound(f"user {scope.user_id!r} has no episode {id!r}; recall() gives the ids")
         return record
+
+    async def _vectors(self, new: Sequence[Episode]) -> dict[str, Vector]:
+        """The vectors that are written with new episodes: of an embedder that takes no time, in a store that can.
+
+        Otherwise none: text is stored first, and an embedder may be slow, or fail.
+        """
+        if not (isinstance(self._store, WritesVectors) and is_instant(self._binding.embedder)) or len(new) > BATCH:
+            return {}
+        try:
+            embedder = await self._binding.bind()
+            vectors = await embedder.embed([e.text for e in new], purpose="document") if is_instant(embedder) else ()
+        except Exception:  # noqa: BLE001 - embedders are third-party code; embed() tries again and says what failed
+            return {}
+        return {e.id: vector for e, vector in zip(new, vectors, strict=False)}
 
     async def embed(
         self, scope: Scope, episodes: Sequence[Episode], *, progress: ProgressCallback | None = None

@@ -35,6 +35,7 @@ from loom.protocols.memory_store import (
     UnreadRecord,
 )
 from loom.stores import base
+from loom.stores._record_table import Keys
 from loom.stores._sql import StoredRow
 from loom.stores.base import After, BaseMemoryStore, Bound, LeaseRequest, Owned, Write, Written
 from loom.stores.sqlite import check, index, records, search
@@ -364,9 +365,25 @@ class SqliteStore(BaseMemoryStore):
                 records.close(db, write.closing)
             check_epoch(db, scope, write.since)
             deleted = records.change(db, scope, put=write.put, delete=write.delete, keys=write.keys)
+            if write.vectors:
+                _put_vectors(db, self._bound_here, scope, write.vectors)
             return Written(deleted, records.enqueue(db, scope, write.jobs))
 
         return await self._commit(change)
+
+    async def write_embedded(
+        self,
+        scope: Scope,
+        vectors: Mapping[str, Vector],
+        *,
+        put: Sequence[Record] = (),
+        keys: Keys | None = None,
+        jobs: Sequence[Job] = (),
+        since: str | None = None,
+    ) -> int:
+        """Put records, keys, vectors and jobs, all or none; returns how many jobs are new."""
+        made = Write(put=put, keys=keys or {}, jobs=jobs, since=since, vectors=vectors)
+        return (await self._checked_write(scope, made)).jobs
 
     async def _forget(self, scope: Scope) -> Receipt:
         def remove(db: Database) -> tuple[int, dict[str, int]] | None:
