@@ -538,17 +538,20 @@ def _as_candidates(
     which the weights of people were tuned on.
     """
     pairs = list(found)
-    turns = [record for record, _ in pairs if _is_episode(record)]
-    of_people = sum(turn.speaker is not None and role_of(turn) is None for turn in turns)
+    turns = [(record, role_of(record)) for record, _ in pairs if _is_episode(record)]
+    of_people = sum(role is None and turn.speaker is not None for turn, role in turns)
     default = None if is_statement or 2 * of_people > len(turns) else "user"
-    return [_candidate(record, signals, default) for record, signals in pairs]
+    roles = {turn.id: role for turn, role in turns}
+    return [_candidate(record, signals, default, roles.get(record.id)) for record, signals in pairs]
 
 
-def _candidate(record: Record | UnreadRecord, signals: Mapping[str, float], default: str | None) -> Candidate:
+def _candidate(
+    record: Record | UnreadRecord, signals: Mapping[str, float], default: str | None, role: str | None
+) -> Candidate:
     words = record.text.count(" ", 0, RANKED) + 1
     if not _is_episode(record):
         return Candidate(id=record.id, signals=signals, words=words, role=default)
-    position, role = record.attributes.get(POSITION), role_of(record)
+    position = record.attributes.get(POSITION)
     return Candidate(
         record.id,
         signals,
