@@ -149,9 +149,11 @@ class UserTimes:
             self._looked.popitem(last=False)
         id = last_id_at(max(self._clock.now(), self._ahead.get(key, self._clock.now())))
         try:
-            while id < _BEHIND_TIMED_IDS and (page := await self._store.list(user, after=id, limit=PAGE)):
+            # Mostly there is none, and the one behind it has no time in its id: that one record is all that is read.
+            while (ahead := await self._store.list(user, after=id, limit=1)) and ahead[0].id < _BEHIND_TIMED_IDS:
+                page = await self._store.list(user, after=id, limit=PAGE)
                 self.observe(user, page)
-                id = page[-1].id
+                id = page[-1].id if page else _BEHIND_TIMED_IDS
         except LoomError:
             return  # a failed look must not prevent the write
 

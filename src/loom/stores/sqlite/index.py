@@ -585,19 +585,20 @@ class _Held:
 
     def _load_sketches(self, db: Database, user: int, sizes: Sizes) -> None:
         """Bring in the sketches that are stored, and the vectors of the newest numbers and of others without one."""
-        parts: list[SketchWords] = []
         numbers: list[Numbers] = []
         until = _sketched_until(sizes.indexed)
+        read, count = np.empty((SKETCH_WORDS, until), np.uint64), 0
         blocks = set(range(0, until, BLOCK))
         bounds = (row_of(user, 0), row_of(user, until))
         for row, data in db.execute("SELECT row, data FROM sketches WHERE row >= ? AND row < ?", bounds):
             sketches, has = _sketches(data)
             there = np.flatnonzero(has)
-            parts.append(sketches if len(there) == BLOCK else sketches[:, there])
+            read[:, count : count + len(there)] = sketches if len(there) == BLOCK else sketches[:, there]
+            count += len(there)
             numbers.append(there + number_of(row))
             blocks.remove(number_of(row))
-        if parts:
-            self.vectors.append_sketches(np.concatenate(numbers), np.concatenate(parts, axis=1))
+        if numbers:
+            self.vectors.append_sketches(np.concatenate(numbers), read[:, :count])
         for start in (*sorted(blocks), until):
             end = sizes.size if start == until else start + BLOCK
             sql = "SELECT number, row, data FROM vectors WHERE row >= ? AND row < ?"

@@ -11,6 +11,7 @@ from math import fsum
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loom.core.record import Hit, rank_key, scored
 from loom.core.scope import Scope
@@ -156,7 +157,7 @@ def _both(
         close = np.zeros(size)
         nearest, dense = _best_and_near(rows_of, close, cosines, near)
         near_ones = np.concatenate([_numbers(()), *(part.numbers for part in dense)])
-        _compared(rows_of, np.setdiff1d(_numbers(best), near_ones), close, dense)
+        _compared(rows_of, _without(_numbers(best), near_ones, size), close, dense)
     either = list({row[-1]: row for row in (*best, *nearest)}.values())
     return _explained(either, _of(best, parts, size) + dense, size)
 
@@ -180,7 +181,7 @@ def search_beside(
     known = {id: number_of(row) for id, row in find_rows(db, user, scope, nearest).items()}
     given = np.asarray(list(known.values()), np.int64)
     dense = [PostingPart(DENSE, given, np.asarray([nearest[id] for id in known], np.float64))]
-    _compared(rows_of, np.setdiff1d(_numbers(best), given), np.zeros(size), dense)
+    _compared(rows_of, _without(_numbers(best), given, size), np.zeros(size), dense)
     close = [row for row in rows_of.of(list(known.values())) if row is not None]
     either = list({row[-1]: row for row in (*best, *close)}.values())
     return sorted(_hits(either, _of(best, parts, size) + dense, size), key=rank_key)
@@ -190,10 +191,21 @@ def _numbers(found: Sequence[_Row]) -> Numbers:
     return np.asarray([number_of(row[-1]) for row in found], np.int64)
 
 
+def _are(numbers: Numbers, size: int) -> NDArray[np.bool_]:
+    """Which of `size` numbers are among these. Sets of numpy import much at their first use, and sort."""
+    among = np.zeros(size, np.bool_)
+    among[numbers[numbers < size]] = True
+    return among
+
+
+def _without(numbers: Numbers, others: Numbers, size: int) -> Numbers:
+    """The numbers in order, without the others, where there are `size` of them."""
+    return np.sort(numbers[~_are(others, size)[numbers]])
+
+
 def _of(best: list[_Row], parts: list[PostingPart], size: int) -> list[PostingPart]:
     """The parts, for these rows alone."""
-    is_best = np.zeros(size, np.bool_)
-    is_best[_numbers(best)] = True
+    is_best = _are(_numbers(best), size)
     chosen = ((part, is_best[part.numbers]) for part in parts)
     return [PostingPart(part.signal, part.numbers[mask], part.scores[mask]) for part, mask in chosen]
 
@@ -202,7 +214,8 @@ def _in_scope(rows_of: _Rows, found: Numbers, scores: Scores) -> tuple[Numbers, 
     """Those that the scope sees, as far as that is known without their rows."""
     if rows_of.request.scope.session_id is None:
         return found, scores
-    is_seen = np.isin(found, _in_session(rows_of.db, rows_of.request.user, rows_of.request.scope))
+    among = _in_session(rows_of.db, rows_of.request.user, rows_of.request.scope)
+    is_seen = _are(among, int(found.max(initial=-1)) + 1)[found]
     return found[is_seen], scores[is_seen]
 
 
@@ -302,7 +315,7 @@ def _best_by_estimate(
             return best, parts
     # Few fit. What fits is looked for first, and then the likeliest of that.
     fitting = _numbers(_fitting(rows_of.db, rows_of.request, "r.row"))
-    rest = np.setdiff1d(np.intersect1d(found, fitting), candidates)
+    rest = _without(found[_are(fitting, len(total))[found]], candidates, len(total))
     group = rest[next(by_score(estimate[rest], size), slice(None))]
     candidates = np.concatenate([candidates, _compared(rows_of, group, total, parts)])
     return _best(rows_of, candidates, total[candidates], limit), parts
@@ -317,7 +330,7 @@ def _compared(rows_of: _Rows, numbers: Numbers, total: Floats, parts: list[Posti
     part = PostingPart(DENSE, with_vector, cosines.astype(np.float64))
     total[with_vector] += part.scores
     parts.append(part)
-    return np.union1d(with_words, with_vector)
+    return np.flatnonzero(_are(np.concatenate([with_words, with_vector]), len(total)))
 
 
 def _are_ahead(best: list[_Row], total: Floats, candidates: Numbers, limit: int) -> bool:
