@@ -214,6 +214,7 @@ class EmbedderBinding:
         self.note = note or (f"embedding with {embedder.identity}" if embedder else "no embedder")
         """Which embedder it is, and why."""
         self._store, self._find = store, adopt
+        self._vectors = store if isinstance(store, KeepsVectors) else None
 
     async def bind(self) -> Embedder:
         """Bind the store to the embedder, and return it.
@@ -222,13 +223,13 @@ class EmbedderBinding:
             EmbedderMismatch: the store holds vectors of another embedder.
         """
         assert self.embedder is not None
-        assert isinstance(self._store, KeepsVectors)
+        assert self._vectors is not None
         try:
-            await self._store.bind(self.embedder.identity, self.embedder.dimension)
+            await self._vectors.bind(self.embedder.identity, self.embedder.dimension)
         except EmbedderMismatch as error:
             if not self._adopt(error.stored):
                 raise
-            await self._store.bind(self.embedder.identity, self.embedder.dimension)
+            await self._vectors.bind(self.embedder.identity, self.embedder.dimension)
         return self.embedder
 
     async def adopt_stored(self) -> None:

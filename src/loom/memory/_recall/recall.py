@@ -178,6 +178,7 @@ class Recall:
         self._store, self._binding, self._clock = store, binding, clock
         self._reranker, self._knowledge_base = reranker, knowledge_base
         self._counter = EstimateCounter()
+        self._keeps_vectors = isinstance(store, KeepsVectors)
         self._named = set[Scope]()  # users with a question that named a speaker; only a hint, see _search()
 
     async def find(
@@ -288,7 +289,7 @@ class Recall:
         hits: UnreadHits | None = None
         note: _Notes = ()
         try:
-            if self._binding.embedder is not None and isinstance(self._store, KeepsVectors):
+            if self._binding.embedder is not None and self._keeps_vectors:
                 await self._binding.bind()
                 if scope.for_user() not in self._named:
                     both = await self._search_both(scope, question, query)

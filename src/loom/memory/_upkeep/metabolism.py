@@ -199,6 +199,7 @@ class Accesses:
     ) -> None:
         self._store, self._config, self._clock, self._make_job = store, config, clock, make_job
         self._on_jobs, self._hold = on_jobs, hold
+        self._touches = store if isinstance(store, Touches) else None
 
     async def count(self, scope: Scope, question: str, hits: Sequence[Hit]) -> None:
         """Count one access of each record that a question recalled, and of the statement made from it.
@@ -207,11 +208,11 @@ class Accesses:
         for an archived record that was recalled often enough to come back.
         """
         found = {record.id: record for record in recalled(question, hits)}
-        if not found or not isinstance(self._store, Touches):
+        if not found or self._touches is None:
             return
         user, now = scope.for_user(), self._clock.now()
         made = [statement_id(e.id) for e in found.values() if _may_have_successor(e)]
-        await self._store.touch(user, *dict.fromkeys([*found, *made]), at=now)
+        await self._touches.touch(user, *dict.fromkeys([*found, *made]), at=now)
         counted = [changed(e, accesses=e.accesses + 1, accessed_at=now) for e in found.values()]
         returning = [e for e in counted if _may_have_successor(e) and revived(e, self._config, now=now) is not None]
         coming = {e.id for e in returning}

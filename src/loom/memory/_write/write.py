@@ -51,6 +51,7 @@ class EpisodeWriter:
         self._store, self._binding, self._neighbours = store, binding, neighbours
         self._metabolism, self._learner, self._locks, self._upkeep = metabolism, learner, locks, upkeep
         self._learning, self._finds_facts = learning, finds_facts
+        self._with_vectors = store if isinstance(store, WritesVectors) else None
         self._reported = set[str]()  # notes of the store that a caller has seen
 
     async def write(
@@ -188,9 +189,9 @@ class EpisodeWriter:
             effects = await place(turns)
             put = {record.id: record for record in effects.put}  # an episode that moves up at once is there twice
             user, records = scope.for_user(), [*put.values()]
-            if vectors and isinstance(self._store, WritesVectors):
+            if vectors and self._with_vectors is not None:
                 try:
-                    await self._store.write_embedded(
+                    await self._with_vectors.write_embedded(
                         user, vectors, put=records, keys=keys, jobs=effects.jobs, since=epoch
                     )
                 except (EmbedderMismatch, UsageError):  # embed() says what is wrong with them
@@ -264,7 +265,7 @@ class EpisodeWriter:
 
         Otherwise none: text is stored first, and an embedder may be slow, or fail.
         """
-        if not (isinstance(self._store, WritesVectors) and is_instant(self._binding.embedder)) or len(new) > BATCH:
+        if self._with_vectors is None or not is_instant(self._binding.embedder) or len(new) > BATCH:
             return {}
         try:
             embedder = await self._binding.bind()
@@ -277,7 +278,7 @@ class EpisodeWriter:
         self, scope: Scope, episodes: Sequence[Episode], *, progress: ProgressCallback | None = None
     ) -> tuple[str, ...]:
         """Embed new records; if that fails, they are still found by words, and the returned note says so."""
-        if self._binding.embedder is None or not isinstance(self._store, KeepsVectors):
+        if not episodes or self._binding.embedder is None or not isinstance(self._store, KeepsVectors):
             return ()
         for start in range(0, len(episodes), BATCH):
             batch = episodes[start : start + BATCH]
