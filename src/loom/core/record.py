@@ -383,7 +383,7 @@ class Hit:
         for name, value in (("score", self.score), *self.why.items()):
             if not isfinite(value):
                 raise UsageError(f"the hit {self.item.id} has {name}={value!r}; give a finite number")
-        object.__setattr__(self, "why", dict(self.why))
+        object.__setattr__(self, "why", dict(self.why.items()))
 
 
 def scored(item: HitItem, why: dict[str, float]) -> Hit:

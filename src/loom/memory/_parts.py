@@ -107,7 +107,9 @@ class MemoryParts:
         self._upkeep = Upkeep(self._metabolism, self.config)
         self._upkeeps.append(self._upkeep)
         hurry = self._upkeep.hurry
-        self._accesses = Accesses(store, self.config, clock=clock, make_job=self._metabolism.job, on_jobs=hurry)
+        self._accesses = Accesses(
+            store, self.config, clock=clock, make_job=self._metabolism.job, on_jobs=hurry, hold=self._upkeep.hold
+        )
         self._learning: Learning | None = None
         if self.facts_mode == "model":
             reader = None
@@ -133,7 +135,7 @@ class MemoryParts:
             metabolism=self._metabolism,
             learner=self._learner,
             locks=locks,
-            on_jobs=hurry,
+            upkeep=self._upkeep,
             learning=self._learning,
             finds_facts=self.facts_mode is not None,
         )

@@ -153,9 +153,11 @@ class UserTimes:
             self._looked.popitem(last=False)
         id = last_id_at(max(self._clock.now(), self._ahead.get(key, self._clock.now())))
         try:
-            while id < _BEHIND_TIMED_IDS and (page := await self._store.list(user, after=id, limit=PAGE)):
+            # Mostly there is none, and the one behind it has no time in its id: that one record is all that is read.
+            while (ahead := await self._store.list(user, after=id, limit=1)) and ahead[0].id < _BEHIND_TIMED_IDS:
+                page = await self._store.list(user, after=id, limit=PAGE)
                 self.observe(user, page)
-                id = page[-1].id
+                id = page[-1].id if page else _BEHIND_TIMED_IDS
         except LoomError:
             return  # a failed look must not prevent the write
 
@@ -216,6 +218,7 @@ class EmbedderBinding:
         self.note = note or (f"embedding with {embedder.identity}" if embedder else "no embedder")
         """Which embedder it is, and why."""
         self._store, self._find = store, adopt
+        self._vectors = store if isinstance(store, KeepsVectors) else None
 
     async def bind(self) -> Embedder:
         """Bind the store to the embedder, and return it.
@@ -224,13 +227,13 @@ class EmbedderBinding:
             EmbedderMismatch: the store holds vectors of another embedder.
         """
         assert self.embedder is not None
-        assert isinstance(self._store, KeepsVectors)
+        assert self._vectors is not None
         try:
-            await self._store.bind(self.embedder.identity, self.embedder.dimension)
+            await self._vectors.bind(self.embedder.identity, self.embedder.dimension)
         except EmbedderMismatch as error:
             if not self._adopt(error.stored):
                 raise
-            await self._store.bind(self.embedder.identity, self.embedder.dimension)
+            await self._vectors.bind(self.embedder.identity, self.embedder.dimension)
         return self.embedder
 
     async def adopt_stored(self) -> None:

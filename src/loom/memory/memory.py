@@ -404,11 +404,10 @@ class Memory(MemoryEdits):
         called with how many jobs of the user are done, and how many there were: jobs may queue others.
         """
         scope = self._scope(user_id) if user_id is not None else None
+        await self._upkeep.queue(scope)
         total = 0
-        if scope is not None:
-            await self._metabolism.queue_layer_jobs(scope)
-            if progress is not None:
-                total = (await waiting_jobs(self.store, scope, self._clock.now())).total()
+        if scope is not None and progress is not None:
+            total = (await waiting_jobs(self.store, scope, self._clock.now())).total()
 
         def report(done: int) -> None:
             if progress is not None:

@@ -42,3 +42,11 @@ class Embedder(Protocol):
     async def embed(self, texts: Sequence[str], *, purpose: Purpose) -> Sequence[Vector]:
         """One vector for each text."""
         ...
+
+
+def is_instant(embedder: object) -> bool:
+    """Whether an embedder says of itself, by `is_instant`, that it takes no time worth waiting for and cannot fail.
+
+    Its vectors are written with the texts; those of any other embedder after them.
+    """
+    return getattr(embedder, "is_instant", False) is True

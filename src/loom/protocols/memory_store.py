@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from loom.core.checks import as_utc, check_id, check_text
 from loom.core.filter import Filter
-from loom.core.record import Hit, Layer, Receipt, Record
+from loom.core.record import Hit, Layer, Provenance, Receipt, Record, Scalar
 from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.protocols.embedder import Vector
@@ -151,6 +151,27 @@ class KeepsVectors(Protocol):
 
 
 @runtime_checkable
+class WritesVectors(Protocol):
+    """A store that writes vectors in the transaction of their records.
+
+    Law: all is written, or nothing, as write() and put_vectors() would write it one after the other.
+    """
+
+    async def write_embedded(
+        self,
+        scope: Scope,
+        vectors: Mapping[str, Vector],
+        *,
+        put: Sequence[Record] = (),
+        keys: Mapping[str, Mapping[str, str]] | None = None,
+        jobs: Sequence[Job] = (),
+        since: str | None = None,
+    ) -> int:
+        """Put records, keys, vectors and jobs; returns how many jobs are new."""
+        ...
+
+
+@runtime_checkable
 class HybridSearch(Protocol):
     """Hybrid search in one call: two lists, by words and by vector, each ranked by itself.
 
@@ -161,6 +182,76 @@ class HybridSearch(Protocol):
 
     async def search_hybrid(self, scope: Scope, query: Query, *, near: int) -> tuple[Hit, ...]:
         """The best by the words of a query and the `near` best by its vector."""
+        ...
+
+
+class UnreadRecord(Protocol):
+    """An episode that was found and not read in full: what ranking looks at, named as in the episode itself."""
+
+    @property
+    def id(self) -> str:
+        """The id of the episode."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """Its kind."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """Its text."""
+        ...
+
+    @property
+    def speaker(self) -> str | None:
+        """Who said it."""
+        ...
+
+    @property
+    def session_id(self) -> str | None:
+        """The conversation it belongs to."""
+        ...
+
+    @property
+    def at(self) -> datetime:
+        """When it happened."""
+        ...
+
+    @property
+    def provenance(self) -> Provenance:
+        """Where it comes from."""
+        ...
+
+    @property
+    def attributes(self) -> Mapping[str, Scalar]:
+        """What it can be filtered by."""
+        ...
+
+
+class UnreadHit(NamedTuple):
+    """A hit whose record may be unread; `why` is as in a Hit."""
+
+    item: Record | UnreadRecord
+    why: Mapping[str, float]
+
+
+class UnreadHits(NamedTuple):
+    """The hits of a search, best first, and a function that reads the record of one."""
+
+    hits: Sequence[UnreadHit]
+    read: Callable[[Record | UnreadRecord], Record]
+
+
+@runtime_checkable
+class UnreadSearch(Protocol):
+    """Hybrid search that makes no records: a recall ranks hundreds and returns a few.
+
+    Law: the hits are those of search_hybrid(), and `read` gives the record of each.
+    """
+
+    async def search_unread(self, scope: Scope, query: Query, *, near: int) -> UnreadHits:
+        """The hits of search_hybrid(), not read."""
         ...
 
 

@@ -59,6 +59,7 @@ Place: TypeAlias = tuple[int, str, str]
 """A row of a user's postings: its run, its term and its signal."""
 Key: TypeAlias = tuple[str, str]
 """A term and a signal."""
+_Value = TypeVar("_Value", int, str)
 _Text: TypeAlias = tuple[int, str]
 """A text of a change: the number of its record and its signal."""
 
@@ -150,8 +151,8 @@ class TextChange:
 def _entries(texts: Mapping[_Text, array[int]], names: Sequence[str], size: int) -> dict[Place, bytes]:
     keys = sorted(texts)
     lengths = np.asarray([len(texts[key]) for key in keys], np.int64)
-    runs, run_ids = np.unique([run_of(number, size) for number, _ in keys], return_inverse=True)
-    signals, signal_ids = np.unique([signal for _, signal in keys], return_inverse=True)
+    runs, run_ids = _numbered([run_of(number, size) for number, _ in keys])
+    signals, signal_ids = _numbered([signal for _, signal in keys])
     # The ids of terms are in the order they came, their ranks in that of the table.
     ordered = sorted(range(len(names)), key=names.__getitem__)
     ranks = np.empty(len(names), np.int64)
@@ -161,18 +162,28 @@ def _entries(texts: Mapping[_Text, array[int]], names: Sequence[str], size: int)
     shape = (len(runs), len(names), len(signals), len(keys))
     of_text = np.repeat(np.arange(len(keys)), lengths)
     words = np.ravel_multi_index((run_ids[of_text], held, signal_ids[of_text], of_text), shape)
-    found, times = np.unique(words, return_counts=True)
+    words.sort()
+    starts = np.flatnonzero(np.diff(words, prepend=-1))
+    found, times = words[starts], np.diff(starts, append=len(words))
     of_run, of_term, of_signal, of_text = np.unravel_index(found, shape)
     entries = np.empty(len(found), ENTRIES)
     entries["number"] = np.asarray([number for number, _ in keys])[of_text]
     entries["times"] = np.minimum(times, MOST)
     entries["length"] = np.minimum(lengths, MOST)[of_text]
     starts = np.flatnonzero(np.diff(found // len(keys), prepend=-1))
-    run_list: list[int] = runs[of_run[starts]].tolist()
+    run_places: list[int] = of_run[starts].tolist()
     term_ranks: list[int] = of_term[starts].tolist()
     term_list = [names[ordered[rank]] for rank in term_ranks]
-    signal_list: list[str] = signals[of_signal[starts]].tolist()
+    signal_places: list[int] = of_signal[starts].tolist()
+    run_list, signal_list = [runs[place] for place in run_places], [signals[place] for place in signal_places]
     return dict(zip(zip(run_list, term_list, signal_list, strict=True), _cut(entries, starts), strict=True))
+
+
+def _numbered(values: Sequence[_Value]) -> tuple[list[_Value], Numbers]:
+    """The different values in order, and which of them each is; numpy's own function imports much at its first use."""
+    different = sorted(set(values))
+    places = {value: place for place, value in enumerate(different)}
+    return different, np.asarray([places[value] for value in values], np.int64)
 
 
 def _cut(entries: NDArray[Any], starts: Numbers) -> Iterator[bytes]:
@@ -187,9 +198,13 @@ def without(held: Mapping[Place, bytes], gone: Mapping[Place, set[int]]) -> dict
     entries = np.frombuffer(b"".join(held.values()), ENTRIES)
     sizes = [len(data) // ENTRIES.itemsize for data in held.values()]
     # One whole number for each entry: which place it is in, then its number.
-    lost = [place << 32 | number for place, name in enumerate(held) for number in gone[name]]
+    lost = np.asarray(
+        sorted(place << 32 | number for place, name in enumerate(held) for number in gone[name]), np.int64
+    )
     of_place = np.repeat(np.arange(len(held)), sizes)
-    is_kept = ~np.isin(of_place << 32 | entries["number"], lost)
+    all_of_them = of_place << 32 | entries["number"]
+    found = np.searchsorted(lost, all_of_them)
+    is_kept = np.append(lost, -1)[found] != all_of_them
     starts = np.searchsorted(of_place[is_kept], np.arange(len(held)))
     return dict(zip(held, _cut(entries[is_kept], starts), strict=True))
 
@@ -508,8 +523,8 @@ class Vectors:
 
     def append_sketches(self, numbers: Numbers, sketches: SketchWords) -> None:
         """Add vectors of which only the sketches are known, to none or to sketches."""
-        held = sketched(self._matrix[:0]) if self._sketches is None else self._sketches[:, : self._count]
-        self._sketches = np.concatenate([held, sketches], axis=1)
+        held = None if self._sketches is None else self._sketches[:, : self._count]
+        self._sketches = sketches if held is None else np.concatenate([held, sketches], axis=1)
         self._numbers = np.concatenate([self.numbers, numbers])
         self._count = len(self._numbers)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from loom.core.codec import KINDS, TIMES, attributes_from_json, attributes_to_json
 from loom.core.filter import And, Eq, Filter, In, Not, Or, Range
@@ -44,6 +45,10 @@ _FIELDS = {
 }
 _KIND = COLUMNS.index("kind")
 _EPISODE_COLUMNS = len((*_HEAD, *_SHARED, *_EPISODE))
+_MAYBE_TEXT = (str, type(None))
+_NO_ATTRIBUTES: Mapping[str, Scalar] = MappingProxyType({})
+_SHORT = 24
+"""Characters of attributes that are read once for all rows that have them: the number of a turn, and little more."""
 _LAYERS = {int(layer): layer for layer in Layer}
 _NO_SHARED, _NO_EPISODE, _NO_FACT, _NO_BLOCK = ((None,) * len(names) for names in (_SHARED, _EPISODE, _FACT, _BLOCK))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -135,6 +140,45 @@ def _episode_of(row: tuple[Any, ...]) -> Episode:
     _set_archived_at(episode, None if archived_at is None else from_micros(archived_at))
     _set_attributes(episode, {} if attributes is None else _attributes_of(attributes))
     return episode
+
+
+class StoredRow(NamedTuple):
+    """A row of an episode that starts with COLUMNS, as an UnreadRecord: nothing is made of what nobody looks at."""
+
+    id: str
+    kind: str
+    text: str
+    speaker: str | None
+    session_id: str | None
+    at: datetime
+    provenance: Provenance
+    attributes: Mapping[str, Scalar]
+    row: tuple[Any, ...]
+
+
+def unread(row: tuple[Any, ...]) -> StoredRow | None:
+    """A row that starts with COLUMNS, if it is an episode's and its columns have the types that ranking needs.
+
+    Raises:
+        DamagedData: it is not a row of a record.
+    """
+    id, kind, text, origin, trusted, _, _, at, _, session_id, speaker, _, _, _, _, attributes = row[:_EPISODE_COLUMNS]
+    is_sound = kind == Episode.kind and type(id) is type(text) is str and type(at) is int
+    if not (is_sound and isinstance(speaker, _MAYBE_TEXT) and isinstance(session_id, _MAYBE_TEXT)):
+        return None
+    try:
+        if attributes is None:
+            known = _NO_ATTRIBUTES
+        else:
+            known = _shared_attributes(attributes) if len(attributes) <= _SHORT else _attributes_of(attributes)
+        return StoredRow(id, kind, text, speaker, session_id, from_micros(at), _provenance(origin, trusted), known, row)
+    except Exception as error:
+        raise unreadable(f"record {id!r}", error) from error
+
+
+@lru_cache(maxsize=1024)
+def _shared_attributes(text: str) -> Mapping[str, Scalar]:
+    return MappingProxyType(_attributes_of(text))
 
 
 def _attributes_of(text: str) -> dict[str, Any]:

@@ -42,7 +42,7 @@ Owned: TypeAlias = tuple[Scope, Record]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """One transaction on what a user has: deletions first, then records, keys and jobs.
+    """One transaction on what a user has: deletions first, then records, keys, vectors and jobs.
 
     `closing` is the lease whose job it finishes; `since` is the epoch that must still be the user's.
     """
@@ -53,6 +53,8 @@ class Write:
     jobs: Sequence[Job] = ()
     since: str | None = None
     closing: Lease | None = None
+    vectors: Mapping[str, Vector] = field(default_factory=dict[str, Vector])
+    """Only of stores that have `write_embedded`."""
 
 
 class Written(NamedTuple):
@@ -100,10 +102,7 @@ class BaseMemoryStore(ABC):
 
     async def search_hybrid(self, scope: Scope, query: Query, *, near: int) -> tuple[Hit, ...]:
         """The best by the words of a query and the `near` best by its vector."""
-        if query.vector is None or not query.text.strip():
-            raise UsageError("search_hybrid() was given no words or no vector; use search()")
-        if near < 1:
-            raise UsageError(f"near must be at least 1; got near={near}")
+        check_hybrid(query, near)
         return tuple(await self._search_apart(scope, query, near))
 
     async def list(
@@ -626,6 +625,14 @@ def check_record(scope: Scope, record: Record) -> None:
             f"episode {record.id} is of session {record.session_id!r}, but the scope names session "
             f"{scope.session_id!r}; use scope.for_user() or the episode's own session"
         )
+
+
+def check_hybrid(query: Query, near: int) -> None:
+    """Refuse a hybrid search without words, a vector, or a limit for the latter."""
+    if query.vector is None or not query.text.strip():
+        raise UsageError("search_hybrid() was given no words or no vector; use search()")
+    if near < 1:
+        raise UsageError(f"near must be at least 1; got near={near}")
 
 
 def check_limit(limit: int) -> None:

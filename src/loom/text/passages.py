@@ -119,7 +119,8 @@ def best_passage(text: str, wanted: Sequence[str]) -> Span | None:
 def stems_in(text: str, wanted: Sequence[str]) -> set[str]:
     """Those of the wanted stems that a word of the text begins with: many times cheaper than stemming the text."""
     words = folded(text)
-    return {stem for stem in wanted if next(_places(words, stem), None) is not None}
+    # Most stems are not there at all, which a plain search tells first.
+    return {stem for stem in wanted if stem[:-1] in words and next(_places(words, stem), None) is not None}
 
 
 def most_together(text: str, wanted: Sequence[str]) -> int:

@@ -13,8 +13,7 @@ set for each, chosen per record by its speaker and per recall by the question. `
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from loom.core.checks import RANKED, REACH
 from loom.core.doors import Late
 from loom.core.record import Episode, Record
+from loom.protocols.memory_store import UnreadRecord
 from loom.text.passages import sentences, stems_in
 from loom.text.time_words import TimeHint
 from loom.text.words import query_terms
@@ -87,6 +87,9 @@ WEIGHTS: Mapping[Talk, Mapping[str, float]] = {
 """What one standard deviation of a signal adds; for `covers` and what needs no search, what a 1 adds."""
 _AROUND = tuple(distance for distance in range(-REACH, REACH + 1) if distance)
 
+_SESSION_ROOM = 2**32
+"""More places than a session has, with room for the neighbours of the first and the last one."""
+_LAST_POSITION = 2**31
 RECENT = timedelta(days=30)
 """After this time `recency` has fallen to 1/e, about a third."""
 _LEXICAL = ("bm25", "bm25.around", "bm25.asked", "phrase", "head", "alike")
@@ -180,7 +183,8 @@ def rank(
     for part in parts.values():
         score += part
     scores: list[float] = score.tolist()
-    order = sorted(range(len(candidates)), key=lambda place: (-scores[place], candidates[place].id))
+    ids = [c.id for c in candidates]
+    order = [place for _, _, place in sorted(zip((-score).tolist(), ids, range(len(ids)), strict=True))]
     return [Ranked((c := candidates[place]).id, scores[place], _Why(parts, place, c.signals)) for place in order]
 
 
@@ -212,6 +216,10 @@ class _Why(Mapping[str, float]):
 
     def __len__(self) -> int:
         return len(self._added())
+
+    def items(self) -> ItemsView[str, float]:
+        """All signals, without a look-up for each."""
+        return self._added().items()
 
 
 def named_speakers(question: str, speakers: Iterable[str]) -> frozenset[str]:
@@ -321,10 +329,11 @@ def _signals(candidates: Sequence[Candidate]) -> dict[str, _Column]:
         if name in present:
             lowest = min(c.signals[name] for c in candidates if name in c.signals)
             columns[name] = np.array([c.signals.get(name, lowest) for c in candidates])
+    sessions, count = _session_codes(candidates)
     if "dense" in columns and "dense.around" not in columns:
-        columns["dense.around"] = _around(candidates, columns["dense"].tolist())
+        columns["dense.around"] = _around(candidates, columns["dense"], sessions)
     if "bm25" in columns:
-        columns["session"] = _session(candidates, columns["bm25"].tolist())
+        columns["session"] = _session(sessions, count, columns["bm25"])
     lengths = np.array([c.words for c in candidates])
     if lengths.any():
         columns["length"] = np.log1p(lengths)
@@ -339,41 +348,49 @@ def _weight(name: str, columns: Mapping[str, _Column], weights: Mapping[str, flo
     return weight * trust if name in _BY_WORDS else weight
 
 
-def _around(candidates: Sequence[Candidate], column: list[float]) -> _Column:
+def _session_codes(candidates: Sequence[Candidate]) -> tuple[NDArray[np.int64], int]:
+    """A number for the session of each candidate, -1 where it has none; and how many sessions there are."""
+    codes: dict[str | None, int] = {}
+    found = [codes.setdefault(c.session, len(codes)) for c in candidates]
+    array = np.array(found, np.int64)
+    if None in codes:
+        array[array == codes[None]] = -1
+    return array, len(codes)
+
+
+def _around(candidates: Sequence[Candidate], column: _Column, sessions: NDArray[np.int64]) -> _Column:
     """The mean of a signal over a turn and those of its neighbours that are candidates."""
-    sessions: dict[str | None, dict[int, float]] = defaultdict(dict)
-    for candidate, value in zip(candidates, column, strict=True):
-        if candidate.position is not None:
-            sessions[candidate.session][candidate.position] = value
-    sessions.pop(None, None)
-    means = list(column)
-    for place, candidate in enumerate(candidates):
-        by_position = sessions.get(candidate.session)
-        if by_position is None or len(by_position) == 1 or (middle := candidate.position) is None:
-            continue
-        total, count = column[place], 1
-        for distance in _AROUND:
-            value = by_position.get(middle + distance)
-            if value is not None:
-                total += value
-                count += 1
-        means[place] = total / count
-    return np.array(means)
+    positions = [-1 if c.position is None or abs(c.position) > _LAST_POSITION else c.position for c in candidates]
+    places = np.array(positions, np.int64) + _AROUND[-1]
+    placed = np.flatnonzero((sessions >= 0) & (places >= 0) & np.array([c.position is not None for c in candidates]))
+    # One whole number for each turn: its session, then its place. Of two at one place, the last one counts.
+    keys = sessions[placed] * _SESSION_ROOM + places[placed]
+    order = np.argsort(keys, kind="stable")
+    ordered, values = keys[order], column[placed[order]]
+    total, count = column[placed], np.ones(len(placed))
+    for distance in _AROUND:
+        found = np.searchsorted(ordered, keys + distance, side="right") - 1
+        is_there = ordered[found] == keys + distance
+        total = total + np.where(is_there, values[found], 0.0)
+        count += is_there
+    means = column.copy()
+    means[placed] = total / count
+    return means
 
 
-def _session(candidates: Sequence[Candidate], column: list[float]) -> _Column:
+def _session(sessions: NDArray[np.int64], count: int, column: _Column) -> _Column:
     """How much of a session matches: the sum over its turns, divided by the square root of their number.
 
     A mean would hide one good turn in a long session; a plain sum would always prefer the longest one.
     """
-    total: dict[str, float] = defaultdict(float)
-    count: dict[str, int] = defaultdict(int)
-    for candidate, value in zip(candidates, column, strict=True):
-        if candidate.session is not None:
-            total[candidate.session] += value
-            count[candidate.session] += 1
-    damped = {session: total[session] / sqrt(count[session]) for session in total}
-    return np.array([0.0 if c.session is None else damped[c.session] for c in candidates])
+    has_session = sessions >= 0
+    known = sessions[has_session]
+    damped = np.bincount(known, column[has_session], count) / np.sqrt(
+        np.maximum(1, np.bincount(known, minlength=count))
+    )
+    matches = np.zeros(len(column))
+    matches[has_session] = damped[known]
+    return matches
 
 
 def _calibrated(column: _Column) -> _Column:
@@ -399,19 +416,17 @@ def _priors(candidates: Sequence[Candidate], hints: QuestionHints) -> dict[str, 
     if len(hints.speakers) == 1:  # if two are named, either may be the speaker
         priors["speaker"] = np.array([c.speaker in hints.speakers for c in candidates], np.float64)
     if hints.when is not None:
-        priors["time"] = np.array([_closeness(hints.when, c.at) for c in candidates])
+        priors["time"] = _closeness(hints.when, [c.at for c in candidates])
     elif hints.now is not None and not hints.speakers and not hints.is_lookup:
         # What names a person or a time looks something up, and so does a question; a message goes on with the talk.
         priors["recency"] = _recency(hints.now, [c.at for c in candidates])
     return priors
 
 
-def _closeness(when: TimeHint, at: datetime | None) -> float:
+def _closeness(when: TimeHint, times: Sequence[datetime | None]) -> _Column:
     """1 inside the interval, less the further outside, on the scale of the interval itself."""
-    if at is None:
-        return 0.0
     scale = max((when.span or _OPEN) / 2, _NEAR)
-    return exp(-(when.distance(at) / scale))
+    return np.array([0.0 if at is None else exp(-(when.distance(at) / scale)) for at in times])
 
 
 def _recency(now: datetime, times: Sequence[datetime | None]) -> _Column:
@@ -429,12 +444,17 @@ ROLES = frozenset({"user", "assistant", "system", "tool"})
 """Speakers that are roles, not people: the word "user" in a question names no person."""
 
 
-def role_of(episode: Episode) -> str | None:
+def role_of(episode: Episode | UnreadRecord) -> str | None:
     """The role of the speaker; None for a person with a name."""
     if episode.speaker is not None:
-        role = episode.speaker.casefold()
-        return role if role in ROLES else None
+        return _role_named(episode.speaker)
     return episode.provenance.origin if episode.provenance.origin in ROLES else None
+
+
+@lru_cache(maxsize=256)
+def _role_named(speaker: str) -> str | None:
+    role = speaker.casefold()
+    return role if role in ROLES else None
 
 
 # Relevance cannot tell "she lives in Oslo" from "she lives in Bergen"; only time can. What counts as a repetition

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from heapq import nlargest
 from math import exp, isnan
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, TypeGuard, get_args
 
 from loom.core.checks import MAX_QUERY, RANKED
 from loom.core.clock import Clock
@@ -38,13 +38,21 @@ from loom.memory._recall.rank import (
     trust_in_words,
     without_names,
 )
-from loom.memory._recall.search import add_hops, asks_about_last_time, latest_episodes, search_hybrid, without_questions
+from loom.memory._recall.search import (
+    FoundRecords,
+    add_hops,
+    already_read,
+    asks_about_last_time,
+    latest_episodes,
+    search_hybrid,
+    without_questions,
+)
 from loom.memory._shared import ARE_CURRENT, POSITION, EmbedderBinding, every, is_candidate
 from loom.memory._upkeep.summaries import ARE_EPISODES, is_summary
 from loom.memory.config import MemoryLayerConfig
 from loom.memory.results import Recalled
 from loom.protocols.knowledge_base import KnowledgeBase
-from loom.protocols.memory_store import KeepsVectors, MemoryStore, Query
+from loom.protocols.memory_store import KeepsVectors, MemoryStore, Query, UnreadHits, UnreadRecord
 from loom.protocols.reranker import Reranker
 from loom.text.passages import READ, best_passage, most_together
 from loom.text.time_words import time_hint
@@ -149,8 +157,10 @@ Only the last sign of a run is matched: a pattern for the whole run would walk i
 _ALIKE: Mapping[Talk, Mapping[str, float]] = {**WEIGHTS, "lookup": {**WEIGHTS["lookup"], "user": 0.0}}
 """The weights where the words of user and assistant count alike."""
 
-_Candidates: TypeAlias = dict[str, tuple[Record, Mapping[str, float]]]
+_Candidates: TypeAlias = dict[str, tuple[Record | UnreadRecord, Mapping[str, float]]]
 _Notes: TypeAlias = tuple[str, ...]
+_SEARCHED = frozenset((Episode.kind, Fact.kind))
+"""The kinds of records that are candidates."""
 
 
 class Recall:
@@ -168,6 +178,7 @@ class Recall:
         self._store, self._binding, self._clock = store, binding, clock
         self._reranker, self._knowledge_base = reranker, knowledge_base
         self._counter = EstimateCounter()
+        self._keeps_vectors = isinstance(store, KeepsVectors)
         self._named = set[Scope]()  # users with a question that named a speaker; only a hint, see _search()
 
     async def find(
@@ -199,8 +210,7 @@ class Recall:
             history=history,
             archived=layers is None,
         )
-        found, hints, notes = await self._candidates(scope, question, query)
-        records = {id: record for id, (record, _) in found.items()}
+        found, records, hints, notes = await self._candidates(scope, question, query)
         weights = WEIGHTS if prefer == "user" else _ALIKE
         ranked = rank(_as_candidates(found.values(), is_statement=_is_statement(question)), hints, weights)
         ranked = without_questions(question, ranked, records)
@@ -245,12 +255,14 @@ class Recall:
             notes=(*problems, *unfit, *absent),
         )
 
-    async def _candidates(self, scope: Scope, question: str, query: Query) -> tuple[_Candidates, QuestionHints, _Notes]:
+    async def _candidates(
+        self, scope: Scope, question: str, query: Query
+    ) -> tuple[_Candidates, FoundRecords, QuestionHints, _Notes]:
         """The candidates by words and vectors with the raw score of each signal, and the hints in the question."""
         now = self._clock.now()
         hits, speakers, notes = await self._search(scope, question, replace(query, text=question))
         found: _Candidates = {
-            h.item.id: (h.item, h.why) for h in hits if isinstance(h.item, Episode | Fact) and not is_candidate(h.item)
+            h.item.id: (h.item, h.why) for h in hits.hits if h.item.kind in _SEARCHED and not is_candidate(h.item)
         }
         trust = 1.0
         if _is_statement(question):
@@ -268,19 +280,20 @@ class Recall:
         named = named_speakers(question, speakers)
         is_lookup = looks_up(question) or _is_statement(question)
         when = time_hint(question, now)
-        return found, QuestionHints(speakers=named, when=when, now=now, trust=trust, is_lookup=is_lookup), notes
+        hints = QuestionHints(speakers=named, when=when, now=now, trust=trust, is_lookup=is_lookup)
+        return found, FoundRecords(hits), hints, notes
 
-    async def _search(self, scope: Scope, question: str, query: Query) -> tuple[Sequence[Hit], set[str], _Notes]:
+    async def _search(self, scope: Scope, question: str, query: Query) -> tuple[UnreadHits, set[str], _Notes]:
         """The hits by words and vectors, the speakers among the hits by words, and a note if vectors failed.
 
         The vector is that of the question without the names of these speakers, so it needs the search by words first.
         If no question about this user named a speaker yet, this one probably does not either: both searches run in one
         call, and only if it does name one, the vector search is repeated without the name.
         """
-        hits: Sequence[Hit] | None = None
+        hits: UnreadHits | None = None
         note: _Notes = ()
         try:
-            if self._binding.embedder is not None and isinstance(self._store, KeepsVectors):
+            if self._binding.embedder is not None and self._keeps_vectors:
                 await self._binding.bind()
                 if scope.for_user() not in self._named:
                     both = await self._search_both(scope, question, query)
@@ -290,16 +303,16 @@ class Recall:
                     if len(self._named) >= _MOST_NAMED:
                         self._named.clear()
                     self._named.add(scope.for_user())
-                hits = await self._store.search(scope, query)
+                hits = already_read(await self._store.search(scope, query))
                 meant = without_names(question, _speakers(hits))
                 hits = await self._search_both(scope, meant, query) if meant.strip() else hits
         except Exception as error:  # noqa: BLE001 - embedders are third-party code; recall falls back to words
             note = (f"searched by words only: {error}",)
         if hits is None:
-            hits = await self._store.search(scope, query)
+            hits = already_read(await self._store.search(scope, query))
         return hits, _speakers(hits), note
 
-    async def _search_both(self, scope: Scope, text: str, query: Query) -> Sequence[Hit]:
+    async def _search_both(self, scope: Scope, text: str, query: Query) -> UnreadHits:
         """The hits by the words of a query, and by the vector of a text."""
         assert self._binding.embedder is not None
         (vector,) = await self._binding.embedder.embed([text], purpose="query")
@@ -491,11 +504,15 @@ def _filter(layers: Sequence[Layer] | None, where: Filter | None) -> Filter:
     return And(*parts)
 
 
-def _speakers(hits: Sequence[Hit]) -> set[str]:
+def _speakers(hits: UnreadHits) -> set[str]:
     """The speakers of the hits that words found."""
     # A hit has a signal by words if it has more than the dense one; roles such as `user` are not persons.
-    by_words = (hit.item for hit in hits if len(hit.why) > ("dense" in hit.why))
-    return {item.speaker for item in by_words if isinstance(item, Episode) and item.speaker and role_of(item) is None}
+    by_words = (item for item, why in hits.hits if len(why) > ("dense" in why))
+    return {item.speaker for item in by_words if _is_episode(item) and item.speaker and role_of(item) is None}
+
+
+def _is_episode(item: Record | UnreadRecord) -> TypeGuard[Episode | UnreadRecord]:
+    return item.kind == Episode.kind
 
 
 def _shortened(question: str) -> tuple[str, _Notes]:
@@ -506,7 +523,7 @@ def _shortened(question: str) -> tuple[str, _Notes]:
     return start, (f"searched for the first {MAX_QUERY:,} of {len(question):,} characters: ask in fewer words",)
 
 
-def _compared(records: Iterable[Record]) -> int:
+def _compared(records: Iterable[Record | UnreadRecord]) -> int:
     """The number of characters of these records that are compared with a question."""
     return sum(min(RANKED, len(record.text)) for record in records)
 
@@ -516,9 +533,9 @@ def _packed(limit: int) -> int:
     return max(40, 4 * limit)
 
 
-def _packing_cost(ranked: Sequence[Ranked], records: Mapping[str, Record], limit: int) -> int:
+def _packing_cost(ranked: Sequence[Ranked], records: FoundRecords, limit: int) -> int:
     """The cost of finding passages and counting tokens, in characters: an eighth of comparing the words."""
-    return sum(len(records[r.id].text) for r in ranked[: _packed(limit)]) // 8
+    return sum(len(records.unread(r.id).text) for r in ranked[: _packed(limit)]) // 8
 
 
 def _in_front(latest: Sequence[Episode], ranked: Sequence[Ranked]) -> list[Ranked]:
@@ -549,7 +566,7 @@ def _statement_signals(statement: list[str], text: list[str]) -> dict[str, float
 
 
 def _as_candidates(
-    found: Iterable[tuple[Record, Mapping[str, float]]], *, is_statement: bool = False
+    found: Iterable[tuple[Record | UnreadRecord, Mapping[str, float]]], *, is_statement: bool = False
 ) -> list[Candidate]:
     """The candidates for rank(). What has no speaker, a note or a fact, counts as the user's among turns with roles.
 
@@ -557,17 +574,20 @@ def _as_candidates(
     which the weights of people were tuned on.
     """
     pairs = list(found)
-    turns = [record for record, _ in pairs if isinstance(record, Episode)]
-    of_people = sum(turn.speaker is not None and role_of(turn) is None for turn in turns)
+    turns = [(record, role_of(record)) for record, _ in pairs if _is_episode(record)]
+    of_people = sum(role is None and turn.speaker is not None for turn, role in turns)
     default = None if is_statement or 2 * of_people > len(turns) else "user"
-    return [_candidate(record, signals, default) for record, signals in pairs]
+    roles = {turn.id: role for turn, role in turns}
+    return [_candidate(record, signals, default, roles.get(record.id)) for record, signals in pairs]
 
 
-def _candidate(record: Record, signals: Mapping[str, float], default: str | None) -> Candidate:
+def _candidate(
+    record: Record | UnreadRecord, signals: Mapping[str, float], default: str | None, role: str | None
+) -> Candidate:
     words = record.text.count(" ", 0, RANKED) + 1
-    if not isinstance(record, Episode):
+    if not _is_episode(record):
         return Candidate(id=record.id, signals=signals, words=words, role=default)
-    position, role = record.attributes.get(POSITION), role_of(record)
+    position = record.attributes.get(POSITION)
     return Candidate(
         record.id,
         signals,

@@ -3,34 +3,78 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from loom.core.filter import And, Eq, Filter, In, Range
-from loom.core.record import Episode, Fact, Hit, Record, joined
+from loom.core.record import Episode, Fact, Hit, Passage, Record, joined
 from loom.core.scope import Scope
 from loom.memory._facts.entities import USER, normalise
 from loom.memory._recall.rank import Ranked
 from loom.memory._shared import every, is_candidate
 from loom.memory._upkeep.summaries import ARE_EPISODES, is_session_episode
 from loom.protocols.embedder import Vector
-from loom.protocols.memory_store import ExportsKeys, HybridSearch, MemoryStore, Query, SearchKeys
+from loom.protocols.memory_store import (
+    ExportsKeys,
+    HybridSearch,
+    MemoryStore,
+    Query,
+    SearchKeys,
+    UnreadHit,
+    UnreadHits,
+    UnreadRecord,
+    UnreadSearch,
+)
 from loom.text.time_words import TimeHint
 from loom.text.words import STOP_WORDS, query_terms, stem, tokens
 
 
-async def search_hybrid(store: MemoryStore, scope: Scope, query: Query, *, near: int) -> Sequence[Hit]:
+class FoundRecords(dict[str, Record]):
+    """The records of candidates by id, each read at its first use: hundreds are ranked, and a few returned."""
+
+    def __init__(self, hits: UnreadHits) -> None:
+        super().__init__()
+        self._hits = {hit.item.id: hit.item for hit in hits.hits}
+        self._read = hits.read
+
+    def __missing__(self, id: str) -> Record:
+        record = self[id] = self._read(self._hits[id])
+        return record
+
+    def unread(self, id: str) -> Record | UnreadRecord:
+        """A record as far as it was read."""
+        return self._hits.get(id) or self[id]
+
+
+def _looks_at(records: Mapping[str, Record]) -> Callable[[str], Record | UnreadRecord]:
+    """Gives a record by id, read or not."""
+    return records.unread if isinstance(records, FoundRecords) else records.__getitem__
+
+
+def already_read(hits: Sequence[Hit]) -> UnreadHits:
+    """Hits with their records."""
+    return UnreadHits([UnreadHit(hit.item, hit.why) for hit in hits if not isinstance(hit.item, Passage)], _as_it_is)
+
+
+def _as_it_is(item: Record | UnreadRecord) -> Record:
+    assert isinstance(item, Record)
+    return item
+
+
+async def search_hybrid(store: MemoryStore, scope: Scope, query: Query, *, near: int) -> UnreadHits:
     """The best hits by the words of a query and the `near` best by its vector, as HybridSearch defines them."""
+    if isinstance(store, UnreadSearch):
+        return await store.search_unread(scope, query, near=near)
     if isinstance(store, HybridSearch):
-        return await store.search_hybrid(scope, query, near=near)
+        return already_read(await store.search_hybrid(scope, query, near=near))
     by_words = await store.search(scope, replace(query, vector=None))
     by_vector = await store.search(scope, replace(query, text="", limit=near))
     cosines = {hit.item.id: hit.why["dense"] for hit in by_vector}
     far = [hit.item.id for hit in by_words if hit.item.id not in cosines]
     if far and query.vector is not None and isinstance(store, ExportsKeys):
         cosines |= _cosines(query.vector, await store.search_keys(scope, *far))
-    return joined(by_words, by_vector, cosines)
+    return already_read(joined(by_words, by_vector, cosines))
 
 
 def _cosines(vector: Vector, others: Mapping[str, SearchKeys]) -> dict[str, float]:
@@ -111,8 +155,9 @@ def _leads(question: str, ranked: Iterable[Ranked], records: Mapping[str, Record
     stems = {stem(word) for word in words}
     is_own = not _SELF.isdisjoint(words)
     leads: dict[str, Ranked] = {}
+    look = _looks_at(records)
     for one in ranked:
-        fact = records[one.id]
+        fact = look(one.id)
         if not isinstance(fact, Fact) or not fact.object[:1].isupper():
             continue  # names begin with a capital letter
         is_named = is_own if normalise(fact.subject) == USER else stems.issuperset(query_terms(fact.subject))
@@ -175,6 +220,8 @@ _UNMARKED: Final = re.compile(
 )
 """A question without a question mark, by its word order, or a request to be told: `where do i live`, `Tell me where I
 live.` A reminder (`Tell me when the pasta is done`) is not one."""
+_NEVER_ASKS: Final = frozenset("defgiklmnquvxyzDEFGIKLMNQUVXYZ0123456789")
+"""Characters that no question without a question mark begins with: most turns need no look at the pattern."""
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+")
 _DETAIL: Final = re.compile(r"[\d\"\u201c\u201d\u00ab\u00bb`]|(?<=\S)\s+(?!I\b)[A-Z\u00c0-\u00de]")
 """A number, a quotation, or a name."""
@@ -189,15 +236,19 @@ def without_questions(question: str, ranked: Sequence[Ranked], records: Mapping[
     if _ABOUT_ASKING.search(question):
         return list(ranked)
     known = set(query_terms(question))
-    return [r for r in ranked if not _tells_nothing(records[r.id], known)]
+    look = _looks_at(records)
+    return [r for r in ranked if not _tells_nothing(look(r.id), known)]
 
 
-def _tells_nothing(record: Record, known: set[str]) -> bool:
+def _tells_nothing(record: Record | UnreadRecord, known: set[str]) -> bool:
     text = record.text.strip()
-    if not isinstance(record, Episode) or len(text) > _LONGEST:
+    if record.kind != Episode.kind or len(text) > _LONGEST:
+        return False
+    is_marked = text.endswith("?")
+    if not is_marked and text[:1] in _NEVER_ASKS:
         return False
     is_unmarked = _UNMARKED.fullmatch(text) is not None
-    if not is_unmarked and not text.endswith("?"):
+    if not is_unmarked and not is_marked:
         return False
     sentences = _SENTENCE.split(text)
     if not is_unmarked and not all(sentence.endswith("?") for sentence in sentences):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from loom.core.doors import Late
 from loom.core.scope import Scope
 from loom.errors import LoomError
-from loom.memory._upkeep.metabolism import MOVES, Metabolism
+from loom.memory._upkeep.metabolism import MOVES, NO_MOVES, Metabolism, Moves
 from loom.memory.config import MemoryConfig
 from loom.memory.results import Metabolized
 
@@ -26,6 +26,8 @@ SHARE = 8
 """Jobs that run at once beside a conversation: its own, and a few of a backlog, which an idle hour works off."""
 LAST_USERS = 32
 """Users whose jobs closing runs; those of the others stay for the next start."""
+_MOST_HELD = 1000
+"""Records of a user that wait for their next turn to come back; of more, jobs are queued."""
 _USERS = 1000
 """Users whose reports are held until report() is called."""
 _log = getLogger(__name__)
@@ -38,6 +40,8 @@ class Upkeep:
         self._metabolism, self._config = metabolism, config
         self._waiting = Counter[Scope]()
         self._hurried: dict[Scope, frozenset[str]] = {}
+        self._held: dict[Scope, Moves] = {}
+        """What accesses made due, of users whose next turn writes it; their accesses queue no jobs."""
         self._reports: OrderedDict[Scope, Metabolized] = OrderedDict()
         self._tasks: dict[Scope, asyncio.Task[None]] = {}
         self._sweep: asyncio.TimerHandle | None = None
@@ -48,6 +52,11 @@ class Upkeep:
         """Run the jobs of a user soon: after TURNS turns, or when nobody speaks for a while."""
         self._calls += 1
         self._waiting[user] += 1
+        if len(self._held) < _USERS:
+            self._held.setdefault(user, NO_MOVES)
+        self._arm(user)
+
+    def _arm(self, user: Scope) -> None:
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:  # not asyncio: aclose() or a worker runs them
@@ -57,6 +66,34 @@ class Upkeep:
         if self._sweep is not None:
             self._sweep.cancel()
         self._sweep = loop.call_later(self._config.learn_seconds, self._start_all, loop)
+
+    def hold(self, user: Scope, moves: Moves) -> bool:
+        """Keep what accesses made due for the next turn of a user; False if nothing says that there will be one."""
+        held = self._held.get(user)
+        if held is None or self._closed or len(held.back) >= _MOST_HELD:
+            return False
+        self._held[user] = Moves(held.back | moves.back, held.kinds | moves.kinds)
+        self._waiting[user] += 0  # if no turn comes, it is queued with the jobs of the user
+        self._arm(user)
+        return True
+
+    def held(self, user: Scope) -> Moves:
+        """What accesses made due, and no turn has written yet."""
+        return self._held.get(user, NO_MOVES)
+
+    async def queue(self, user: Scope | None) -> None:
+        """Queue a check of every layer of a user, and what accesses made due; of all users, the latter alone."""
+        waiting = [one for one, due in self._held.items() if due.back or due.kinds]
+        for one in waiting if user is None else [user]:
+            due = self.held(one)
+            await self._metabolism.queue_layer_jobs(one, due)
+            self.release(one, due)
+
+    def release(self, user: Scope, done: Moves) -> None:
+        """Note that a turn wrote what was due."""
+        held = self._held.get(user)
+        if held is not None:
+            self._held[user] = Moves(held.back - done.back, held.kinds - done.kinds)
 
     def hurry(self, user: Scope, moved: Iterable[str] = ()) -> None:
         """Note that a turn queued jobs, which catch_up() runs; records that `moved` with it do not move again then."""
@@ -88,6 +125,7 @@ class Upkeep:
         self._reports.pop(user, None)
         del self._waiting[user]
         self._hurried.pop(user, None)
+        self._held.pop(user, None)
 
     async def aclose(self) -> None:
         """Run the jobs that wait in this process, a share of each user's. May be called twice."""
@@ -124,7 +162,7 @@ class Upkeep:
     async def _run(self, user: Scope) -> bool:
         """Run a share of a user's jobs; whether there are more."""
         del self._waiting[user]
-        await self._metabolism.queue_layer_jobs(user)
+        await self.queue(user)
         done = await self._metabolism.run(user, limit=SHARE)
         self._add(user, done)
         return done.jobs + len(done.failed) >= SHARE

@@ -14,14 +14,14 @@ from datetime import datetime, timedelta
 from functools import partial
 from hashlib import sha256
 from itertools import groupby
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from anyio import sleep
 
 from loom.core.checks import RANKED
 from loom.core.clock import Clock, RecordIds
 from loom.core.filter import And, Eq
-from loom.core.record import Claim, Episode, Fact, Hit, Layer, Provenance, Record
+from loom.core.record import Claim, Episode, Fact, Hit, Layer, Provenance, Record, changed
 from loom.core.scope import Scope
 from loom.core.threads import Locks, off_loop
 from loom.errors import LoomError, StaleWrite, StoreConflict
@@ -113,11 +113,11 @@ def revived(episode: Episode, config: MemoryConfig, *, now: datetime) -> Episode
     A record of L1 comes back in L2 or not at all: below the threshold of L1 its time there is simply over.
     """
     if deserves_promotion(episode, config, now=now):
-        return replace(episode, layer=Layer(episode.layer + 1), archived_at=None)
+        return changed(episode, layer=Layer(episode.layer + 1), archived_at=None)
     below = _settings(config, Layer(episode.layer - 1)).promote_threshold if episode.layer > Layer.L1 else 0
     by_count = bool(below) and episode.accesses >= below
     stays = by_count or (episode.layer == Layer.L2 and is_important(episode, config))
-    return replace(episode, archived_at=None) if stays else None
+    return changed(episode, archived_at=None) if stays else None
 
 
 def is_important(episode: Episode, config: MemoryConfig) -> bool:
@@ -195,9 +195,11 @@ class Accesses:
         clock: Clock,
         make_job: Callable[..., Job],
         on_jobs: Callable[[Scope], None],
+        hold: Callable[[Scope, Moves], bool] | None = None,
     ) -> None:
         self._store, self._config, self._clock, self._make_job = store, config, clock, make_job
-        self._on_jobs = on_jobs
+        self._on_jobs, self._hold = on_jobs, hold
+        self._touches = store if isinstance(store, Touches) else None
 
     async def count(self, scope: Scope, question: str, hits: Sequence[Hit]) -> None:
         """Count one access of each record that a question recalled, and of the statement made from it.
@@ -206,15 +208,21 @@ class Accesses:
         for an archived record that was recalled often enough to come back.
         """
         found = {record.id: record for record in recalled(question, hits)}
-        if not found or not isinstance(self._store, Touches):
+        if not found or self._touches is None:
             return
         user, now = scope.for_user(), self._clock.now()
         made = [statement_id(e.id) for e in found.values() if _may_have_successor(e)]
-        await self._store.touch(user, *dict.fromkeys([*found, *made]), at=now)
-        counted = [replace(e, accesses=e.accesses + 1, accessed_at=now) for e in found.values()]
+        await self._touches.touch(user, *dict.fromkeys([*found, *made]), at=now)
+        counted = [changed(e, accesses=e.accesses + 1, accessed_at=now) for e in found.values()]
         returning = [e for e in counted if _may_have_successor(e) and revived(e, self._config, now=now) is not None]
         coming = {e.id for e in returning}
         others = [e for e in counted if e.id not in coming]
+        due = frozenset(kind for e in others if (kind := due_kind(e, self._config, now=now)) is not None)
+        back = frozenset(e.id for e in counted if e.archived_at and revived(e, self._config, now=now) is not None)
+        if not due and not back:
+            return
+        if self._hold is not None and self._hold(user, Moves(back, due - {REVIVE})):
+            return
         jobs: dict[str, Job] = {}
         for record in (*others, *await successors(self._store, user, returning)):
             job = self._due(user, record, now)
@@ -226,15 +234,37 @@ class Accesses:
 
     def _due(self, user: Scope, record: Episode, now: datetime) -> Job | None:
         """The job that this access makes due, if any: a check of its layer, or its return from the archive."""
-        if record.archived_at is not None:
-            comes_back = revived(record, self._config, now=now) is not None
-            return self._make_job(user, REVIVE, key=revive_key(record.id), records=[record.id]) if comes_back else None
-        # Only the access that reaches a threshold queues a job: a program that never runs jobs must not pile them up.
-        before = replace(record, accesses=max(0, record.accesses - 1))
-        reached = deserves_promotion(record, self._config, now=now)
-        if not reached or deserves_promotion(before, self._config, now=now):
-            return None
-        return self._make_job(user, LAYER_JOBS[record.layer])
+        kind = due_kind(record, self._config, now=now)
+        if kind == REVIVE:
+            return self._make_job(user, REVIVE, key=revive_key(record.id), records=[record.id])
+        return None if kind is None else self._make_job(user, kind)
+
+
+class Moves(NamedTuple):
+    """What accesses made due: archived records that may come back, and the kinds of jobs that check layers."""
+
+    back: frozenset[str] = frozenset()
+    kinds: frozenset[str] = frozenset()
+
+    def jobs(self, user: Scope, make_job: Callable[..., Job]) -> list[Job]:
+        """The same as jobs."""
+        back = [make_job(user, REVIVE, key=revive_key(id), records=[id]) for id in sorted(self.back)]
+        return back + [make_job(user, kind) for kind in sorted(self.kinds)]
+
+
+NO_MOVES = Moves()
+
+
+def due_kind(record: Episode, config: MemoryConfig, *, now: datetime) -> str | None:
+    """The kind of job that the last access of a record made due, if any."""
+    if record.archived_at is not None:
+        return REVIVE if revived(record, config, now=now) is not None else None
+    # Only the access that reaches a threshold queues a job: a program that never runs jobs must not pile them up.
+    before = changed(record, accesses=max(0, record.accesses - 1))
+    reached = deserves_promotion(record, config, now=now)
+    if not reached or deserves_promotion(before, config, now=now):
+        return None
+    return LAYER_JOBS[record.layer]
 
 
 def revive_key(id: str) -> str:
@@ -290,6 +320,18 @@ class Effects:
     """Ids of the records that move up; they stay where they are for the rest of the pass."""
     counts: Counter[str] = field(default_factory=Counter[str])
     notes: tuple[str, ...] = ()
+
+    def add(self, later: Effects) -> None:
+        """Bring in what comes after these."""
+        self.put += later.put
+        self.unembedded += later.unembedded
+        self.jobs += later.jobs
+        self.moved |= later.moved
+        self.counts += later.counts
+
+    def episodes(self) -> list[Episode]:
+        """The episodes to put, each as it was put last."""
+        return [record for record in {r.id: r for r in self.put}.values() if isinstance(record, Episode)]
 
 
 _Verb: TypeAlias = Callable[[Job, Sequence[Claim], set[str]], Awaitable[Effects]]
@@ -353,15 +395,15 @@ class Metabolism:
             payload={name: ids for name, ids in about.items() if ids},
         )
 
-    async def queue_layer_jobs(self, scope: Scope) -> None:
-        """Queue a check of every layer of a user: records expire even when nothing is written.
+    async def queue_layer_jobs(self, scope: Scope, due: Moves = NO_MOVES) -> None:
+        """Queue a check of every layer of a user, and what is `due`: records expire even when nothing is written.
 
         Not of a user without records: another process may have forgotten them, and a job would bring the name back.
         """
         epoch = await self._store.epoch(scope)
         if await self._store.list(scope.for_user(), limit=1):
             with suppress(StaleWrite):  # forgotten meanwhile; the next call looks again
-                jobs = [self.job(scope, kind) for kind in _LAYER_JOBS]
+                jobs = Moves(due.back, frozenset(_LAYER_JOBS)).jobs(scope, self.job)
                 await self._store.write(scope.for_user(), jobs=jobs, since=epoch)
 
     async def run(
@@ -494,10 +536,28 @@ class Metabolism:
             await self._finish(user, effects)
             return await self.episodes.stored(user, session)
 
-    async def join(self, scope: Scope, new: Sequence[Episode]) -> Effects:
-        """What new episodes change in L1 as they join it: they may move up at once, and others make room for them."""
+    async def join(self, scope: Scope, new: Sequence[Episode], due: Moves = NO_MOVES) -> Effects:
+        """What new episodes change as they join L1, and what is `due`: all of it is written with them.
+
+        New ones may move up at once, and others make room for them. What needs more than a look at the layers is left
+        to a job.
+        """
         plan = await self._plan(scope, Layer.L1, set(), new)
-        return self._moved(Effects(put=[*await self._in_l2(plan.promote)]), scope, Layer.L1, plan)
+        effects = self._moved(Effects(put=[*await self._in_l2(plan.promote)]), scope, Layer.L1, plan)
+        kinds, effects.jobs = {*due.kinds, *(job.kind for job in effects.jobs)}, []
+        if due.back:
+            stored, now = await self._successors(scope, due.back), self._clock.now()
+            kinds |= {kind for e in stored if not e.archived_at and (kind := due_kind(e, self._config, now=now))}
+            effects.add(await self._revived(scope, stored, effects.moved))
+            kinds |= {job.kind for job in effects.jobs}
+            effects.jobs.clear()
+        if "assimilate" in kinds:
+            moved = await self._assimilated(scope, effects.moved, effects.episodes(), may_write_episodes=False)
+            effects.add(moved or Effects(jobs=[self.job(scope, "assimilate")]))
+        if "sediment" in kinds or any(job.kind == "sediment" for job in effects.jobs):
+            effects.jobs = [job for job in effects.jobs if job.kind != "sediment"]
+            effects.add(await self._sedimented(scope, effects.moved, effects.episodes()))
+        return effects
 
     # -- the verbs ----------------------------------------------------------------------------------------
 
@@ -518,38 +578,61 @@ class Metabolism:
 
     async def _assimilate(self, job: Job, _: Sequence[Claim], moved: set[str]) -> Effects:
         """L2 to L3: recalled records become episodes; archived ones are covered by the episode of their session."""
-        plan = await self._plan(job.scope, Layer.L2, moved)
+        done = await self._assimilated(job.scope, moved)
+        assert done is not None
+        return done
+
+    async def _assimilated(
+        self, user: Scope, moved: set[str], changed: Sequence[Episode] = (), *, may_write_episodes: bool = True
+    ) -> Effects | None:
+        """What assimilating does; None if it takes an episode that is not there yet, and must not be written now."""
+        plan = await self._plan(user, Layer.L2, moved, changed)
         effects = Effects(put=[replace(e, layer=Layer.L3) for e in plan.promote])
         leaving = sorted(plan.archive, key=lambda e: (e.session_id or "", e.id))
         for session, group in groupby(leaving, key=lambda e: e.session_id):
             episodes = list(group)
-            if session is not None and await self._has_episode(job.scope, session, effects):
-                continue
+            if session is not None:
+                if not may_write_episodes and await self.episodes.stored(user, session) is None:
+                    return None
+                if await self._has_episode(user, session, effects):
+                    continue
             if len(episodes) == 1:  # a statement is short already; its summary would repeat it
                 continue
             chars = self._compressor.chars_read([episode.text for episode in episodes])
             effects.put.append(await off_loop(chars, partial(self._summary, session, episodes)))
             effects.counts["summaries"] += 1
-        return self._moved(effects, job.scope, Layer.L2, plan)
+        return self._moved(effects, user, Layer.L2, plan)
 
     async def _sediment(self, job: Job, _: Sequence[Claim], moved: set[str]) -> Effects:
         """L3 to L4: records that keep being recalled stay for good; L4 itself is held to its capacity."""
-        plan = await self._plan(job.scope, Layer.L3, moved)
+        return await self._sedimented(job.scope, moved)
+
+    async def _sedimented(self, user: Scope, moved: set[str], changed: Sequence[Episode] = ()) -> Effects:
+        plan = await self._plan(user, Layer.L3, moved, changed)
         effects = Effects(
             put=[replace(e, layer=Layer.L4) for e in plan.promote], unembedded=[e for e in plan.promote if e.sources]
         )
         # What is promoted here is not stored yet, so it counts against the capacity of L4 from the next pass on.
-        last = await self._plan(job.scope, Layer.L4, moved)
+        last = await self._plan(user, Layer.L4, moved, changed)
         effects.put += [self._archived(e) for e in last.archive]
         effects.counts["archived"] += len(last.archive)
-        return self._moved(effects, job.scope, Layer.L3, plan)
+        return self._moved(effects, user, Layer.L3, plan)
 
     async def _revive(self, job: Job, _: Sequence[Claim], moved: set[str]) -> Effects:
         """Archived records that were recalled often enough come back: where they were, or one layer up."""
+        records = await self._successors(job.scope, [str(id) for id in job.payload.get("records", ())])
+        return await self._revived(job.scope, records, moved)
+
+    async def _successors(self, user: Scope, ids: Collection[str]) -> list[Episode]:
+        """The successors of these records, as far as they exist, read with one call."""
+        stored = await get_all(self._store, user, [*ids, *map(statement_id, ids)])
+        found = {id: record for id, record in stored.items() if isinstance(record, Episode)}
+        named = [found[id] for id in sorted(ids) if id in found]
+        return [e if e.sources else found.get(statement_id(e.id), e) for e in named]
+
+    async def _revived(self, user: Scope, records: Iterable[Episode], moved: set[str]) -> Effects:
         effects, now = Effects(), self._clock.now()
-        named = await get_all(self._store, job.scope, [str(id) for id in job.payload.get("records", ())])
-        found = [record for record in named.values() if isinstance(record, Episode)]
-        for record in await successors(self._store, job.scope, found):
+        for record in records:
             if record.archived_at is None or record.id in moved:
                 continue
             back = revived(record, self._config, now=now)
@@ -561,7 +644,7 @@ class Metabolism:
             effects.moved |= {episode.id for episode in made} if back.layer != record.layer else set()
             effects.counts["returned"] += 1
             if self._config.enable_auto_migration:
-                effects.jobs.append(self.job(job.scope, LAYER_JOBS[back.layer]))
+                effects.jobs.append(self.job(user, LAYER_JOBS[back.layer]))
         return effects
 
     async def _episode(self, job: Job, _: Sequence[Claim], __: set[str]) -> Effects:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -14,13 +14,14 @@ from loom.core.scope import Scope
 from loom.core.threads import Locks
 from loom.errors import EmbedderMismatch, LoomError, NotFound, StaleWrite, UsageError
 from loom.memory._shared import TRIES, EmbedderBinding, get_all, notes_of, retry_stale
+from loom.memory._upkeep.background import Upkeep
 from loom.memory._upkeep.metabolism import REVIVE, Effects, Metabolism, revive_key, successor, with_importance
 from loom.memory._write.apply_claims import Learner, LearnResult
 from loom.memory._write.ingest import ContextKeys, Keys, with_positions
 from loom.memory._write.learn_in_background import Learning
 from loom.memory.results import OTHER_TEXT, REPEATED, Remembered, Skip, reason_of
-from loom.protocols.embedder import Embedder, Vector
-from loom.protocols.memory_store import Job, KeepsVectors, MemoryStore, Reembeds, Store
+from loom.protocols.embedder import Embedder, Vector, is_instant
+from loom.protocols.memory_store import Job, KeepsVectors, MemoryStore, Reembeds, Store, WritesVectors
 
 _Place: TypeAlias = Callable[[Sequence[Episode]], Awaitable[Effects]]
 """Returns everything to write with new episodes, themselves included, from a read after the epoch."""
@@ -43,13 +44,14 @@ class EpisodeWriter:
         metabolism: Metabolism,
         learner: Learner,
         locks: Locks,
-        on_jobs: Callable[[Scope, Iterable[str]], None],
+        upkeep: Upkeep,
         learning: Learning | None = None,
         finds_facts: bool = True,
     ) -> None:
         self._store, self._binding, self._neighbours = store, binding, neighbours
-        self._metabolism, self._learner, self._locks, self._on_jobs = metabolism, learner, locks, on_jobs
+        self._metabolism, self._learner, self._locks, self._upkeep = metabolism, learner, locks, upkeep
         self._learning, self._finds_facts = learning, finds_facts
+        self._with_vectors = store if isinstance(store, WritesVectors) else None
         self._reported = set[str]()  # notes of the store that a caller has seen
 
     async def write(
@@ -73,14 +75,19 @@ class EpisodeWriter:
         new = [e for e, old in pairs if old is None]
         done = Remembered(kept=())
         if new:
-            done = await (self._learn(scope, new, since) if learn else self._write(scope, new, facts, since))
+            vectors = await self._vectors(new)
+            if learn:
+                done = await self._learn(scope, new, since, vectors)
+            else:
+                done = await self._write(scope, new, facts, since, vectors)
             new = [record for record in done.kept if isinstance(record, Episode)]
             if self._learning and not facts:
                 self._learning.wake(scope, new)
             # A store may know its notes only after its first use. Each is reported once.
             from_store = [note for note in notes_of(self._store) if note not in self._reported]
             self._reported.update(from_store)
-            done = replace(done, notes=(*done.notes, *from_store, *await self.embed(scope, new)))
+            rest = [e for e in new if e.id not in vectors]
+            done = replace(done, notes=(*done.notes, *from_store, *await self.embed(scope, rest)))
         written = {e.id: e for e in new}
         kept = [old or written[e.id] for e, old in pairs]
         repeated = [
@@ -89,7 +96,12 @@ class EpisodeWriter:
         return replace(done, kept=tuple(kept), skipped=(*skipped, *repeated))
 
     async def _write(
-        self, scope: Scope, new: Sequence[Episode], facts: Sequence[Fact], since: str | None
+        self,
+        scope: Scope,
+        new: Sequence[Episode],
+        facts: Sequence[Fact],
+        since: str | None,
+        vectors: dict[str, Vector],
     ) -> Remembered:
         """Write episodes and facts; jobs find their place."""
         jobs = self.jobs(scope, new, facts)
@@ -97,9 +109,11 @@ class EpisodeWriter:
         async def place(turns: Sequence[Episode]) -> Effects:
             return Effects(put=[*turns, *facts], jobs=jobs)
 
-        return Remembered(kept=tuple(await self._write_all(scope, new, place, since)))
+        return Remembered(kept=tuple(await self._write_all(scope, new, place, vectors, since)))
 
-    async def _learn(self, scope: Scope, new: Sequence[Episode], since: str | None) -> Remembered:
+    async def _learn(
+        self, scope: Scope, new: Sequence[Episode], since: str | None, vectors: dict[str, Vector]
+    ) -> Remembered:
         """Write episodes with the facts in them and with their place in L1, in one transaction.
 
         If the facts cannot be extracted, a job tries again.
@@ -112,24 +126,29 @@ class EpisodeWriter:
             jobs = self.jobs(scope, new)
             notes.append(f"nothing was learnt from this yet, a job tries again: {reason_of(error)}")
         learned, effects = LearnResult(), Effects()
+        user = scope.for_user()
+        due = self._upkeep.held(user)
 
         async def place(turns: Sequence[Episode]) -> Effects:
             nonlocal learned, effects
             learned = await self._learner.learn(scope, turns, claims) if claims else LearnResult()
             rated = [replace(e, importance=max(e.importance, learned.importance.get(e.id, 0.0))) for e in turns]
-            effects = await self._metabolism.join(scope.for_user(), rated)
+            effects = await self._metabolism.join(user, rated, due)
             put = [*rated, *learned.facts, *learned.unconfirmed, *effects.put]
             return Effects(put=put, jobs=[*jobs, *effects.jobs])
 
-        async with self._locks.of(scope.for_user()):
-            write = partial(self._write_all, scope, new, place)
+        async with self._locks.of(user):
+            write = partial(self._write_all, scope, new, place, vectors)
             kept = await (write(since) if since is not None else retry_stale(self._store, scope, write))
             try:
                 await self._learner.settle(scope, learned.facts)
             except LoomError as error:  # the next claim about the same subject repairs it
                 notes.append(f"facts were not compared with what others wrote meanwhile: {error}")
+        self._upkeep.release(user, due)
+        if effects.unembedded:
+            notes += await self.embed(user, effects.unembedded)
         if effects.jobs:
-            self._on_jobs(scope.for_user(), effects.moved)
+            self._upkeep.hurry(user, effects.moved)
         return Remembered(
             kept=tuple(kept),
             facts=learned.facts,
@@ -153,14 +172,32 @@ class EpisodeWriter:
         jobs += self._learning.jobs(scope, new) if self._learning and not facts else []
         return jobs + ([self._metabolism.episodes.job(scope)] if scope.session_id is not None else [])
 
-    async def _write_all(self, scope: Scope, new: Sequence[Episode], place: _Place, since: str | None) -> list[Episode]:
-        """Write new episodes as `place` says, in one transaction; returns them as they were written."""
+    async def _write_all(
+        self,
+        scope: Scope,
+        new: Sequence[Episode],
+        place: _Place,
+        vectors: dict[str, Vector],
+        since: str | None,
+    ) -> list[Episode]:
+        """Write new episodes as `place` says, in one transaction; returns them as they were written.
+
+        `vectors` are emptied if the store refuses them: then the episodes are written without.
+        """
 
         async def write(turns: Sequence[Episode], keys: Keys, epoch: str | None) -> list[Episode]:
             effects = await place(turns)
             put = {record.id: record for record in effects.put}  # an episode that moves up at once is there twice
-            user = scope.for_user()
-            await self._store.write(user, put=[*put.values()], keys=keys, jobs=effects.jobs, since=epoch)
+            user, records = scope.for_user(), [*put.values()]
+            if vectors and self._with_vectors is not None:
+                try:
+                    await self._with_vectors.write_embedded(
+                        user, vectors, put=records, keys=keys, jobs=effects.jobs, since=epoch
+                    )
+                except (EmbedderMismatch, UsageError):  # embed() says what is wrong with them
+                    vectors.clear()
+            if not vectors:
+                await self._store.write(user, put=records, keys=keys, jobs=effects.jobs, since=epoch)
             return [record for turn in turns if isinstance(record := put[turn.id], Episode)]
 
         if scope.session_id is None:
@@ -223,11 +260,25 @@ class EpisodeWriter:
             raise NotFound(f"user {scope.user_id!r} has no episode {id!r}; recall() gives the ids")
         return record
 
+    async def _vectors(self, new: Sequence[Episode]) -> dict[str, Vector]:
+        """The vectors that are written with new episodes: of an embedder that takes no time, in a store that can.
+
+        Otherwise none: text is stored first, and an embedder may be slow, or fail.
+        """
+        if self._with_vectors is None or not is_instant(self._binding.embedder) or len(new) > BATCH:
+            return {}
+        try:
+            embedder = await self._binding.bind()
+            vectors = await embedder.embed([e.text for e in new], purpose="document") if is_instant(embedder) else ()
+        except Exception:  # noqa: BLE001 - embedders are third-party code; embed() tries again and says what failed
+            return {}
+        return {e.id: vector for e, vector in zip(new, vectors, strict=False)}
+
     async def embed(
         self, scope: Scope, episodes: Sequence[Episode], *, progress: ProgressCallback | None = None
     ) -> tuple[str, ...]:
         """Embed new records; if that fails, they are still found by words, and the returned note says so."""
-        if self._binding.embedder is None or not isinstance(self._store, KeepsVectors):
+        if not episodes or self._binding.embedder is None or not isinstance(self._store, KeepsVectors):
             return ()
         for start in range(0, len(episodes), BATCH):
             batch = episodes[start : start + BATCH]

@@ -136,6 +136,7 @@ class StaticEmbedder(EmbedsBatches):
     """
 
     __slots__ = ()
+    is_instant = True
 
     @property
     def identity(self) -> str:
@@ -530,6 +531,7 @@ class HashEmbedder(EmbedsBatches):
     """
 
     __slots__ = ("_dimension",)
+    is_instant = True
 
     def __init__(self, dimension: int = 256) -> None:
         if dimension < 1:

@@ -16,7 +16,7 @@ from loom.core.record import Episode, Fact, Record
 from loom.core.scope import Scope
 from loom.errors import StaleWrite, StoreError, StoreUnavailable, UsageError
 from loom.stores import _sql
-from loom.stores._sql import Dialect
+from loom.stores._sql import Dialect, StoredRow
 from loom.stores.base import DamagedData, damage_at, reading
 
 Durability: TypeAlias = Literal["full", "fast"]
@@ -166,6 +166,12 @@ def from_row(row: tuple[Any, ...]) -> Record:
     if not is_sound:
         raise DamagedData(f"record {row[0]!r} is not what was written")
     return _sql.from_row(row)
+
+
+def unread(row: tuple[Any, ...]) -> Record | StoredRow:
+    """A row that starts with SELECTED, as it is if it is an episode's; from_row() then says whether it is sound."""
+    found = None if row[_CHECKSUM] is None else _sql.unread(row)
+    return from_row(row) if found is None else found
 
 
 def checksum(row: tuple[Any, ...], user: int) -> int:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -258,14 +258,15 @@ def index_parts(db: Database, user: int, text: str, sizes: Sizes, cache: SearchC
     wanted = query_terms(text)
     for term, signal, entries in db.execute(_TERMS, (str(list(runs_of(sizes.indexed))), json.dumps(wanted), user)):
         held[term, signal].append(entries)
-    for signal, number, words in tail_of(db, user, sizes):
-        texts, total = lengths.get(signal, (0, 0))
-        lengths[signal] = texts + 1, total + len(words)
-        for term in wanted:
-            if times := words.count(term):
-                held[term, signal].append(_ENTRY.pack(number, min(times, MOST), min(len(words), MOST)))
     with reading("the word index"):
-        with cache.chain(db, user, sizes) as chain:
+        with cache.current(db, user, sizes) as now:
+            for (signal, number), counted in now.tail.items():
+                texts, total = lengths.get(signal, (0, 0))
+                lengths[signal] = texts + 1, total + counted.words
+                for term in wanted:
+                    if times := counted.times.get(term):
+                        held[term, signal].append(_ENTRY.pack(number, min(times, MOST), min(counted.words, MOST)))
+            chain = now.chain
             if chain.texts:
                 texts, total = lengths.get(AROUND, (0, 0))
                 lengths[AROUND] = texts + chain.texts, total + chain.words
@@ -289,11 +290,29 @@ _TERMS = (
 )
 
 
-def tail_of(db: Database, user: int, sizes: Sizes, start: int = 0) -> Iterator[tuple[str, int, list[str]]]:
-    """The words of the texts that are not indexed yet, from `start` on; texts without any are left out."""
-    for signal, number, text in texts_of(db, user, max(start, sizes.indexed), sizes.size):
-        if words := _words_of(text):
-            yield signal, number, words
+class _TailText(NamedTuple):
+    """A text that is not indexed yet: how often each term is in it, and how many words it has."""
+
+    text: str
+    times: Mapping[str, int]
+    words: int
+
+
+_Tail: TypeAlias = dict[tuple[str, int], _TailText]
+"""The texts that are not indexed yet, by signal and number; texts without a word are left out."""
+
+
+def _tail_of(db: Database, user: int, sizes: Sizes, known: _Tail) -> _Tail:
+    """The tail as it is now. A text that is `known` is not analysed again: every search reads the tail."""
+    tail: _Tail = {}
+    for signal, number, text in texts_of(db, user, sizes.indexed, sizes.size):
+        counted = known.get((signal, number))
+        if counted is None or counted.text != text:
+            times = Counter(_words_of(text))
+            counted = _TailText(text, times, times.total())
+        if counted.words:
+            tail[signal, number] = counted
+    return tail
 
 
 # Who follows whom in a conversation: what comes before a turn is a column of its record, and the links of indexed
@@ -311,26 +330,27 @@ def _write_links(db: Database, user: int, links: Mapping[int, Mapping[str, int]]
         db.execute("REPLACE INTO links VALUES (?, ?)", (row_of(user, block), data.tobytes()))
 
 
-def links_of(db: Database, user: int, sizes: Sizes, start: int) -> NDArray[Any]:
-    """What is known of the numbers from `start` on."""
-    found = np.zeros(sizes.size, LINKS)
-    bounds = (row_of(user, start // BLOCK * BLOCK), row_of(user, sizes.indexed))
+def links_of(db: Database, user: int, sizes: Sizes, start: int, tail: _Tail | None = None) -> NDArray[Any]:
+    """What is known of the numbers from `start` on; `tail` holds the texts that are not indexed yet."""
+    first = start // BLOCK * BLOCK
+    found = np.zeros(sizes.size - first, LINKS)
+    bounds = (row_of(user, first), row_of(user, sizes.indexed))
     for row, data in db.execute("SELECT row, data FROM links WHERE row >= ? AND row < ?", bounds):
-        block = number_of(row)
-        found[block : block + BLOCK] = np.frombuffer(data, LINKS)[: sizes.size - block]
-    for signal, number, words in tail_of(db, user, sizes, start):
-        for name, value in _counted(signal, len(words)).items() if signal in {OWN, HEAD} else ():
-            found[name][number] = value
+        block = number_of(row) - first
+        found[block : block + BLOCK] = np.frombuffer(data, LINKS)[: len(found) - block]
+    for (signal, number), text in (tail or {}).items():
+        for name, value in _counted(signal, text.words).items() if signal in {OWN, HEAD} and number >= start else ():
+            found[name][number - first] = value
     for number, before in befores_of(db, user, max(start, sizes.indexed), sizes.size):
-        found["before"][number] = before
-    return found[start:]
+        found["before"][number - first] = before
+    return found[start - first :]
 
 
 def texts_around(db: Database, user: int, given: Sequence[int], cache: SearchCache) -> Iterator[tuple[int, str]]:
     """The text around each of these rows of a user that is linked to others."""
     sizes = sizes_of(db, user)
-    with cache.chain(db, user, sizes) as chain:
-        around = dict(zip(given, chain.around([number_of(row) for row in given]), strict=True))
+    with cache.current(db, user, sizes) as now:
+        around = dict(zip(given, now.chain.around([number_of(row) for row in given]), strict=True))
     wanted = {row_of(user, number) for numbers in around.values() for number in numbers}
     found = rows(
         db,
@@ -354,6 +374,8 @@ _OFF = 0.01
 """How far the square of a vector's length may be off: it was 1 but for rounding when it was written."""
 SKETCHES = (SKETCH_WORDS * 8 + 1) * BLOCK
 """How many bytes a row of sketches has."""
+_TAIL_BYTES = 4
+"""How many bytes a character of a text takes that is kept with its words, roughly."""
 _MOST_GONE = 1 / 8
 """The share of sketches that may be of vectors that are gone."""
 
@@ -487,12 +509,12 @@ _NEW_VECTORS = "SELECT number, row, data FROM vectors WHERE user = ? AND number 
 
 
 class _Held:
-    """What is kept of one user as of a moment: their vectors, and who follows whom in their conversations.
+    """What is kept of one user as of a moment: their vectors, their newest texts, and who follows whom in their talk.
 
     `gone` changes when a vector went, `last` is the newest one held, `linked` changes with the links of old turns.
     """
 
-    __slots__ = ("bound", "chain", "counted", "exact", "gone", "last", "linked", "lock", "vectors")
+    __slots__ = ("bound", "chain", "counted", "exact", "gone", "last", "linked", "lock", "tail", "vectors")
 
     def __init__(self, exact_numbers: int) -> None:
         self.lock = Lock()
@@ -505,20 +527,23 @@ class _Held:
         self.exact: _Filling | None = None
         self.linked = -1
         self.chain = TurnOrder(np.zeros(0, LINKS))
+        self.tail: _Tail = {}
 
     @property
     def nbytes(self) -> int:
         """How much memory it takes."""
         filling = 0 if self.exact is None else self.exact.vectors.nbytes
-        return self.vectors.nbytes + filling + self.chain.nbytes
+        tail = _TAIL_BYTES * sum(len(counted.text) for counted in self.tail.values())
+        return self.vectors.nbytes + filling + self.chain.nbytes + tail
 
-    def update_chain(self, db: Database, user: int, sizes: Sizes) -> None:
+    def update_words(self, db: Database, user: int, sizes: Sizes) -> None:
         """Bring in the turns that were written since; start anew where others changed."""
+        self.tail = _tail_of(db, user, sizes, self.tail)
         (linked,) = one(db, "SELECT relinked FROM users WHERE user = ?", user) or (0,)
         if linked != self.linked:
-            self.linked, self.chain = int(linked), TurnOrder(links_of(db, user, sizes, 0))
+            self.linked, self.chain = int(linked), TurnOrder(links_of(db, user, sizes, 0, self.tail))
         elif len(self.chain) < sizes.size:
-            self.chain.extend(links_of(db, user, sizes, len(self.chain)))
+            self.chain.extend(links_of(db, user, sizes, len(self.chain), self.tail))
 
     def update(self, db: Database, user: int) -> None:
         """Bring in the vectors that were written since; start anew where too much of what is held is gone."""
@@ -560,19 +585,20 @@ class _Held:
 
     def _load_sketches(self, db: Database, user: int, sizes: Sizes) -> None:
         """Bring in the sketches that are stored, and the vectors of the newest numbers and of others without one."""
-        parts: list[SketchWords] = []
         numbers: list[Numbers] = []
         until = _sketched_until(sizes.indexed)
+        read, count = np.empty((SKETCH_WORDS, until), np.uint64), 0
         blocks = set(range(0, until, BLOCK))
         bounds = (row_of(user, 0), row_of(user, until))
         for row, data in db.execute("SELECT row, data FROM sketches WHERE row >= ? AND row < ?", bounds):
             sketches, has = _sketches(data)
             there = np.flatnonzero(has)
-            parts.append(sketches if len(there) == BLOCK else sketches[:, there])
+            read[:, count : count + len(there)] = sketches if len(there) == BLOCK else sketches[:, there]
+            count += len(there)
             numbers.append(there + number_of(row))
             blocks.remove(number_of(row))
-        if parts:
-            self.vectors.append_sketches(np.concatenate(numbers), np.concatenate(parts, axis=1))
+        if numbers:
+            self.vectors.append_sketches(np.concatenate(numbers), read[:, :count])
         for start in (*sorted(blocks), until):
             end = sizes.size if start == until else start + BLOCK
             sql = "SELECT number, row, data FROM vectors WHERE row >= ? AND row < ?"
@@ -598,17 +624,19 @@ class SearchCache:
 
     def _of(self, user: int) -> _Held:
         with self._lock:
-            held = self._held.setdefault(user, _Held(self._exact_numbers))
+            held = self._held.get(user)
+            if held is None:
+                held = self._held[user] = _Held(self._exact_numbers)
             self._held.move_to_end(user)
         return held
 
     @contextmanager
-    def chain(self, db: Database, user: int, sizes: Sizes) -> Generator[TurnOrder]:
-        """Who follows whom in the conversations of the user. It may be newer than this view of the file."""
+    def current(self, db: Database, user: int, sizes: Sizes) -> Generator[_Held]:
+        """The newest texts of the user as of this view, and who follows whom, which may be newer than the view."""
         held = self._of(user)
         with held.lock:
-            held.update_chain(db, user, sizes)
-            yield held.chain
+            held.update_words(db, user, sizes)
+            yield held
         self._shrink(user, held)
 
     def near(self, db: Database, user: int, vector: Vector) -> NearestVectors:

@@ -7,13 +7,15 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
+from math import fsum
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loom.core.record import Hit, rank_key, scored
 from loom.core.scope import Scope
-from loom.protocols.memory_store import Query
+from loom.protocols.memory_store import Query, UnreadHit
 from loom.stores._search import (
     Floats,
     Numbers,
@@ -37,6 +39,7 @@ from loom.stores.sqlite.connection import (
     rows,
     seen,
     sizes_of,
+    unread,
 )
 from loom.stores.sqlite.index import NearestVectors, SearchCache, compared, dimension, direction, index_parts
 
@@ -55,12 +58,18 @@ _Row: TypeAlias = tuple[Any, ...]
 
 
 class _SqliteRequest(NamedTuple):
-    """A query of a user, and the condition for what it may return but for its filter."""
+    """A query of a user, and the condition for what it may return; its filter must look again if that is not exact."""
 
     user: int
     scope: Scope
-    shown: Condition
+    fits: Condition
     query: Query
+
+
+def _request(user: int, scope: Scope, query: Query, now: datetime) -> _SqliteRequest:
+    shown, fits = SQLITE.shown(Condition(*seen(user, scope)), query, now), condition(query.where)
+    both = Condition(f"{shown.sql} AND {fits.sql}", (*shown.values, *fits.values), fits.exact)
+    return _SqliteRequest(user, scope, both, query)
 
 
 class _Rows:
@@ -78,9 +87,10 @@ class _Rows:
         new = [number for number in numbers if number not in self._read]
         if new:
             self._read.update(dict.fromkeys(new))
-            among = json.dumps([row_of(self.request.user, number) for number in new])
+            first = row_of(self.request.user, 0)
+            among = json.dumps([first + number for number in new])
             for row in _fitting(self.db, self.request, f"{SELECTED}, r.row", among=among):
-                self._read[number_of(row[-1])] = row
+                self._read[row[-1] - first] = row
         return [self._read[number] for number in numbers]
 
 
@@ -92,7 +102,7 @@ def search(
         direction(query.vector, dimension(db))
     if user is None:
         return []
-    request = _SqliteRequest(user, scope, _shown(user, scope, query, now), query)
+    request = _request(user, scope, query, now)
     if query.vector is None and not query.text.strip():
         return [Hit(from_row(row), 0.0) for row in _fitting(db, request, SELECTED, limit=query.limit)]
     sizes = sizes_of(db, user)
@@ -113,11 +123,31 @@ def search_hybrid(
     db: Database, user: int, scope: Scope, query: Query, *, near: int, now: datetime, cache: SearchCache
 ) -> list[Hit]:
     """The best by words and the `near` best by vector, each with its cosine."""
+    hits = (scored(from_row(row), why) for row, why in _both(db, _request(user, scope, query, now), near, cache))
+    return sorted(hits, key=rank_key)
+
+
+def search_unread(
+    db: Database, user: int, scope: Scope, query: Query, *, near: int, now: datetime, cache: SearchCache
+) -> list[UnreadHit]:
+    """The hits of search_hybrid(), without records of them."""
+    found = list(_both(db, _request(user, scope, query, now), near, cache))
+    with reading("the id of a record"):
+        # In the order of rank_key(); no two have one id, so that rows are never compared.
+        best = sorted([(-fsum(why.values()), row[0], row, why) for row, why in found])
+    return [UnreadHit(unread(row), why) for _, _, row, why in best]
+
+
+def _both(
+    db: Database, request: _SqliteRequest, near: int, cache: SearchCache
+) -> Iterator[tuple[_Row, dict[str, float]]]:
+    """The rows of the best by words and of the `near` best by vector, and what each signal says of them."""
+    user, query = request.user, request.query
     assert query.vector is not None
     sizes = sizes_of(db, user)
     size = sizes.size
     parts = index_parts(db, user, query.text, sizes, cache)
-    rows_of = _Rows(db, _SqliteRequest(user, scope, _shown(user, scope, query, now), query))
+    rows_of = _Rows(db, request)
     best = _best(rows_of, *_with_score(rows_of, total(parts, size)), query.limit)
     cosines = _near(cache.near(db, user, query.vector), size)
     if cosines.is_exact:
@@ -127,9 +157,9 @@ def search_hybrid(
         close = np.zeros(size)
         nearest, dense = _best_and_near(rows_of, close, cosines, near)
         near_ones = np.concatenate([_numbers(()), *(part.numbers for part in dense)])
-        _compared(rows_of, np.setdiff1d(_numbers(best), near_ones), close, dense)
+        _compared(rows_of, _without(_numbers(best), near_ones, size), close, dense)
     either = list({row[-1]: row for row in (*best, *nearest)}.values())
-    return sorted(_hits(either, _of(best, parts, size) + dense, size), key=rank_key)
+    return _explained(either, _of(best, parts, size) + dense, size)
 
 
 def search_beside(
@@ -146,12 +176,12 @@ def search_beside(
     sizes = sizes_of(db, user)
     size = sizes.size
     parts = index_parts(db, user, query.text, sizes, cache)
-    rows_of = _Rows(db, _SqliteRequest(user, scope, _shown(user, scope, query, now), query))
+    rows_of = _Rows(db, _request(user, scope, query, now))
     best = _best(rows_of, *_with_score(rows_of, total(parts, size)), query.limit)
     known = {id: number_of(row) for id, row in find_rows(db, user, scope, nearest).items()}
     given = np.asarray(list(known.values()), np.int64)
     dense = [PostingPart(DENSE, given, np.asarray([nearest[id] for id in known], np.float64))]
-    _compared(rows_of, np.setdiff1d(_numbers(best), given), np.zeros(size), dense)
+    _compared(rows_of, _without(_numbers(best), given, size), np.zeros(size), dense)
     close = [row for row in rows_of.of(list(known.values())) if row is not None]
     either = list({row[-1]: row for row in (*best, *close)}.values())
     return sorted(_hits(either, _of(best, parts, size) + dense, size), key=rank_key)
@@ -161,10 +191,21 @@ def _numbers(found: Sequence[_Row]) -> Numbers:
     return np.asarray([number_of(row[-1]) for row in found], np.int64)
 
 
+def _are(numbers: Numbers, size: int) -> NDArray[np.bool_]:
+    """Which of `size` numbers are among these. Sets of numpy import much at their first use, and sort."""
+    among = np.zeros(size, np.bool_)
+    among[numbers[numbers < size]] = True
+    return among
+
+
+def _without(numbers: Numbers, others: Numbers, size: int) -> Numbers:
+    """The numbers in order, without the others, where there are `size` of them."""
+    return np.sort(numbers[~_are(others, size)[numbers]])
+
+
 def _of(best: list[_Row], parts: list[PostingPart], size: int) -> list[PostingPart]:
     """The parts, for these rows alone."""
-    is_best = np.zeros(size, np.bool_)
-    is_best[_numbers(best)] = True
+    is_best = _are(_numbers(best), size)
     chosen = ((part, is_best[part.numbers]) for part in parts)
     return [PostingPart(part.signal, part.numbers[mask], part.scores[mask]) for part, mask in chosen]
 
@@ -173,7 +214,8 @@ def _in_scope(rows_of: _Rows, found: Numbers, scores: Scores) -> tuple[Numbers, 
     """Those that the scope sees, as far as that is known without their rows."""
     if rows_of.request.scope.session_id is None:
         return found, scores
-    is_seen = np.isin(found, _in_session(rows_of.db, rows_of.request.user, rows_of.request.scope))
+    among = _in_session(rows_of.db, rows_of.request.user, rows_of.request.scope)
+    is_seen = _are(among, int(found.max(initial=-1)) + 1)[found]
     return found[is_seen], scores[is_seen]
 
 
@@ -203,24 +245,17 @@ def _near(near: NearestVectors, size: int) -> NearestVectors:
     return near if known.all() else NearestVectors(near.numbers[known], near.cosines[known], near.is_exact)
 
 
-def _shown(user: int, scope: Scope, query: Query, now: datetime) -> Condition:
-    """The condition for what this query may return, but for its filter."""
-    return SQLITE.shown(Condition(*seen(user, scope)), query, now)
-
-
 def _fitting(
     db: Database, request: _SqliteRequest, columns: str, *, limit: int = -1, among: str | None = None
 ) -> list[tuple[Any, ...]]:
     """The rows that are shown and fit the filter, by id; or `among` a JSON list of rows, in any order."""
-    where, shown = request.query.where, request.shown
-    fits = condition(where)
-    sql, values = f"{shown.sql} AND {fits.sql}", (*shown.values, *fits.values)
+    where, (sql, values) = request.query.where, (request.fits.sql, request.fits.values)
     source, order = "records AS r", "ORDER BY r.id"
     if among is not None:
         # A cross join is not reordered: the rows given are looked up, instead of walking all of the user's.
         source, values = "json_each(?) AS given CROSS JOIN records AS r ON r.row = given.value", (among, *values)
         order = ""
-    if where is None or fits.exact:
+    if where is None or request.fits.exact:
         return rows(db, f"SELECT {columns} FROM {source} WHERE {sql} {order} LIMIT ?", *values, limit)
     found: list[tuple[Any, ...]] = []
     width = columns.count(",") + 1
@@ -280,7 +315,7 @@ def _best_by_estimate(
             return best, parts
     # Few fit. What fits is looked for first, and then the likeliest of that.
     fitting = _numbers(_fitting(rows_of.db, rows_of.request, "r.row"))
-    rest = np.setdiff1d(np.intersect1d(found, fitting), candidates)
+    rest = _without(found[_are(fitting, len(total))[found]], candidates, len(total))
     group = rest[next(by_score(estimate[rest], size), slice(None))]
     candidates = np.concatenate([candidates, _compared(rows_of, group, total, parts)])
     return _best(rows_of, candidates, total[candidates], limit), parts
@@ -295,7 +330,7 @@ def _compared(rows_of: _Rows, numbers: Numbers, total: Floats, parts: list[Posti
     part = PostingPart(DENSE, with_vector, cosines.astype(np.float64))
     total[with_vector] += part.scores
     parts.append(part)
-    return np.union1d(with_words, with_vector)
+    return np.flatnonzero(_are(np.concatenate([with_words, with_vector]), len(total)))
 
 
 def _are_ahead(best: list[_Row], total: Floats, candidates: Numbers, limit: int) -> bool:
@@ -306,7 +341,10 @@ def _are_ahead(best: list[_Row], total: Floats, candidates: Numbers, limit: int)
 
 
 def _hits(best: list[_Row], parts: list[PostingPart], size: int) -> Iterator[Hit]:
-    numbers = [number_of(row[-1]) for row in best]
-    why = why_of(numbers, parts, size)
-    for number, row in zip(numbers, best, strict=True):
-        yield scored(from_row(row), why[number])
+    return (scored(from_row(row), why) for row, why in _explained(best, parts, size))
+
+
+def _explained(best: list[_Row], parts: list[PostingPart], size: int) -> Iterator[tuple[_Row, dict[str, float]]]:
+    """The rows with the score of each signal."""
+    why = why_of([number_of(row[-1]) for row in best], parts, size)
+    return zip(best, why.values(), strict=True)

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 from os import PathLike
 from threading import Lock
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import apsw
 import numpy as np
@@ -23,8 +23,20 @@ from loom.core.record import Episode, Hit, Layer, Passage, Receipt, Record, chan
 from loom.core.scope import Scope
 from loom.errors import StoreError
 from loom.protocols.embedder import Vector
-from loom.protocols.memory_store import DeadLetter, IndexDifference, Job, Lease, Query, SearchKeys
+from loom.protocols.memory_store import (
+    DeadLetter,
+    IndexDifference,
+    Job,
+    Lease,
+    Query,
+    SearchKeys,
+    UnreadHit,
+    UnreadHits,
+    UnreadRecord,
+)
 from loom.stores import base
+from loom.stores._record_table import Keys
+from loom.stores._sql import StoredRow
 from loom.stores.base import After, BaseMemoryStore, Bound, LeaseRequest, Owned, Write, Written
 from loom.stores.sqlite import check, index, records, search
 from loom.stores.sqlite.connection import (
@@ -40,6 +52,7 @@ from loom.stores.sqlite.connection import (
     one,
     rows,
     seen,
+    translate_errors,
 )
 from loom.stores.sqlite.file import SqliteFile
 from loom.stores.sqlite.index import binding
@@ -206,15 +219,16 @@ class TouchBuffer:
 
     def shown_in(self, scope: Scope, hits: Iterable[Hit]) -> tuple[Hit, ...]:
         """The hits of a user with the accesses that wait."""
-        touches = self._of(scope)
+        touches = self.of(scope)
         return tuple([_touched_hit(hit, touches) if hit.item.id in touches else hit for hit in hits])
 
     def shown_on(self, scope: Scope, records: Iterable[Record]) -> list[Record]:
         """The records of a user with the accesses that wait."""
-        touches = self._of(scope)
+        touches = self.of(scope)
         return [_touched(record, touches) for record in records]
 
-    def _of(self, scope: Scope) -> Mapping[str, Sequence[tuple[Scope, datetime]]]:
+    def of(self, scope: Scope) -> Mapping[str, Sequence[tuple[Scope, datetime]]]:
+        """The accesses of a user that wait, by record."""
         touches: defaultdict[str, list[tuple[Scope, datetime]]] = defaultdict(list)
         with self._lock:
             for seen_by, ids, at in self._waiting:
@@ -294,6 +308,26 @@ class SqliteStore(BaseMemoryStore):
 
         return await self._hits(scope, query, _of_user(scope, find, []))
 
+    async def search_unread(self, scope: Scope, query: Query, *, near: int) -> UnreadHits:
+        """The hits of search_hybrid(), not read."""
+        base.check_hybrid(query, near)
+        now = self._clock.now()
+
+        def find(db: Database, user: int) -> list[UnreadHit]:
+            index.check_binding(db, self._bound_here)
+            return search.search_unread(db, user, scope, query, near=near, now=now, cache=self._cache)
+
+        if self._touches.asked_for_by(query.where):
+            await self._commit(self._touches.write)
+        hits = await self._view(_of_user(scope, find, []))
+        touches = self._touches.of(scope)
+
+        def read(item: Record | UnreadRecord) -> Record:
+            with translate_errors(self._file.path):
+                return _touched(from_row(item.row) if isinstance(item, StoredRow) else cast("Record", item), touches)
+
+        return UnreadHits(hits, read)
+
     async def search_beside(self, scope: Scope, query: Query, nearest: Mapping[str, float]) -> tuple[Hit, ...]:
         """The best by words, and those of `nearest` that the query may show, each with its cosine."""
         now = self._clock.now()
@@ -331,9 +365,25 @@ class SqliteStore(BaseMemoryStore):
                 records.close(db, write.closing)
             check_epoch(db, scope, write.since)
             deleted = records.change(db, scope, put=write.put, delete=write.delete, keys=write.keys)
+            if write.vectors:
+                _put_vectors(db, self._bound_here, scope, write.vectors)
             return Written(deleted, records.enqueue(db, scope, write.jobs))
 
         return await self._commit(change)
+
+    async def write_embedded(
+        self,
+        scope: Scope,
+        vectors: Mapping[str, Vector],
+        *,
+        put: Sequence[Record] = (),
+        keys: Keys | None = None,
+        jobs: Sequence[Job] = (),
+        since: str | None = None,
+    ) -> int:
+        """Put records, keys, vectors and jobs, all or none; returns how many jobs are new."""
+        made = Write(put=put, keys=keys or {}, jobs=jobs, since=since, vectors=vectors)
+        return (await self._checked_write(scope, made)).jobs
 
     async def _forget(self, scope: Scope) -> Receipt:
         def remove(db: Database) -> tuple[int, dict[str, int]] | None:

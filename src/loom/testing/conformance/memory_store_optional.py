@@ -7,12 +7,12 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 import pytest
 
 from loom.core.filter import Eq
-from loom.core.record import Episode, Hit, Layer, rank_key
+from loom.core.record import Episode, Hit, Layer, Record, rank_key
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, NotFound, StaleWrite, StoreConflict, UsageError
 from loom.protocols.memory_store import (
@@ -29,6 +29,9 @@ from loom.protocols.memory_store import (
     SearchKeys,
     Store,
     Touches,
+    UnreadRecord,
+    UnreadSearch,
+    WritesVectors,
 )
 from loom.testing.conformance.suite import (
     ALICE,
@@ -148,6 +151,32 @@ class VectorLaws:
         hits = await store.search(ALICE, Query(vector=[3.0, 0.0]))
         assert [hit.item.id for hit in hits] == ["near", "twin", "far"]
         assert [hit.why["dense"] for hit in hits] == pytest.approx([1, 1, 0.5**0.5], abs=1e-3)
+
+    async def test_vectors_are_written_with_their_records_or_nothing_is(self, store: PrimaryStore) -> None:
+        """One transaction: a vector that is refused leaves no record, key or job behind."""
+        if not isinstance(store, WritesVectors):
+            pytest.skip(f"{type(store).__name__} writes vectors after their records")
+        await store.bind(IDENTITY, 2)
+        for vectors in ({"a": [1.0, 0.0, 0.0]}, {"a": [1.0, float("nan")]}):
+            with pytest.raises(UsageError):
+                await store.write_embedded(ALICE, vectors, put=[an_episode("a", "piano")], jobs=[a_job()])
+        with pytest.raises(NotFound):
+            await store.write_embedded(ALICE, {"b": [1.0, 0.0]}, put=[an_episode("a", "piano")])
+        assert await listed(store, ALICE) == []
+        epoch = await store.epoch(ALICE)
+        done = await store.write_embedded(
+            ALICE,
+            {"a": [2.0, 0.0]},
+            put=[an_episode("a", "piano")],
+            keys={"a": {"k": "forte"}},
+            jobs=[a_job()],
+            since=epoch,
+        )
+        hits = await store.search(ALICE, Query(text="forte", vector=[1.0, 0.0]))
+        assert (done, [sorted(hit.why) for hit in hits]) == (1, [["bm25.k", "dense"]])
+        await store.delete(ALICE, "a")
+        with pytest.raises(StaleWrite):
+            await store.write_embedded(ALICE, {"c": [2.0, 0.0]}, put=[an_episode("c")], since=epoch)
 
     async def test_words_and_vectors_speak_together(self, store: PrimaryStore) -> None:
         """What either finds is a hit, and `why` tells them apart."""
@@ -368,6 +397,18 @@ async def _check(store: _BothStore, scope: Scope, query: Query, *, near: int) ->
         expected = {signal: score for why in parts for signal, score in why.items()}
         assert dict(hit.why) == pytest.approx(expected, abs=1e-5)
         assert hit.score == pytest.approx(sum(expected.values()), abs=1e-4)
+    if isinstance(store, UnreadSearch):
+        unread = await store.search_unread(scope, query, near=near)
+        assert [(unread.read(hit.item), dict(hit.why)) for hit in unread.hits] == [(h.item, dict(h.why)) for h in found]
+        assert [_glance(hit.item) for hit in unread.hits] == [_glance(unread.read(hit.item)) for hit in unread.hits]
+
+
+def _glance(item: Record | UnreadRecord) -> tuple[object, ...]:
+    """What an unread record tells."""
+    if item.kind != Episode.kind:
+        return item.id, item.kind, item.text
+    names = ("id", "kind", "text", "speaker", "session_id", "at", "provenance")
+    return (*(getattr(item, name) for name in names), dict(cast("Episode", item).attributes))
 
 
 def _by_id(hits: tuple[Hit, ...]) -> dict[str, Hit]:
