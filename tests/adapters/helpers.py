@@ -1,0 +1,9 @@
+"""What tests of adapters share."""
+
+from loom import Episode, Memory
+
+
+async def episodes(memory: Memory, user_id: str) -> list[Episode]:
+    """The turns that a user's memory holds, oldest first."""
+    held = [record async for record in memory.list(user_id=user_id, kind="episode", archived=True)]
+    return sorted((record for record in held if isinstance(record, Episode)), key=lambda record: record.id)
