@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from threading import Lock
 from types import TracebackType
@@ -13,6 +13,7 @@ from loom.core.clock import SystemClock
 from loom.core.scope import RunContext, Scope, within_run
 from loom.core.threads import Portal, renew_lock_after_fork
 from loom.engine.open import open_checkpoints, open_memory
+from loom.memory._write.ingest import Utterance
 from loom.memory.memory import Memory
 from loom.memory.results import Remembered
 from loom.protocols.checkpoint_store import CheckpointStore
@@ -138,12 +139,28 @@ class Turns:
 
         async def write(memory: Memory) -> Remembered:
             turn = self._of(memory, user_id, session_id)
-            done = await turn.remember(turn_key(key), message, answer, view=view)
-            if self._home.owns:  # a loop that ends with the caller's block is no place for work in the background
-                await memory.upkeep(user_id=user_id)
-            return done
+            return await self._kept(memory, turn.remember(turn_key(key), message, answer, view=view), user_id)
 
         return await self._home.call(write)
+
+    async def keep(
+        self, turns: Sequence[Utterance], *, user_id: str, session_id: str, key: str | None = None
+    ) -> Remembered | None:
+        """Keep what was said, in one step, once under a key; None where nothing was."""
+        if not turns:
+            return None
+
+        async def write(memory: Memory) -> Remembered:
+            done = memory.remember(turns, user_id=user_id, session_id=session_id, key=key, learn=True)
+            return await self._kept(memory, done, user_id)
+
+        return await self._home.call(write)
+
+    async def _kept(self, memory: Memory, work: Awaitable[Remembered], user_id: str) -> Remembered:
+        done = await work
+        if self._home.owns:  # a loop that may end with the caller's block is no place for work in the background
+            await memory.upkeep(user_id=user_id)
+        return done
 
     async def use(self, tool: Tool, input: Any, *, user_id: str, session_id: str) -> ToolOutput:
         """Run a memory tool for a user."""
