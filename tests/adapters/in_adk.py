@@ -6,7 +6,9 @@ Its name keeps it out of the suite of this project's environment; test_adk.py st
 # pyright: reportMissingImports=false, reportUntypedBaseClass=false
 
 import asyncio
+import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from google.adk.agents import LlmAgent
@@ -160,3 +162,11 @@ def test_loops_in_several_threads_lose_nothing(tmp_path):
             list(threads.map(add, range(50)))
         held = memory._home.run(lambda store: episodes(store.view(namespace="app"), "ann"))
     assert sorted(e.text for e in held) == sorted(f"Number {n} is mine" for n in range(50))
+
+
+def test_the_example_of_the_page_runs(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[2] / "docs/how-to/use-adk.md").read_text("utf-8")
+    monkeypatch.chdir(tmp_path)
+    for code in re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        exec(compile(code, "use-adk.md", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out == "user I drink green tea.\n"
