@@ -13,6 +13,7 @@ from loom.core.clock import SystemClock
 from loom.core.scope import RunContext, Scope, within_run
 from loom.core.threads import Portal, renew_lock_after_fork
 from loom.engine.open import open_checkpoints, open_memory
+from loom.errors import UsageError
 from loom.memory._write.ingest import Utterance
 from loom.memory.memory import Memory
 from loom.memory.results import Remembered
@@ -41,6 +42,7 @@ class Home(Generic[_T]):
     def __init__(self, of: _T, *, owns: bool) -> None:
         self.of, self.owns = of, owns
         self._portal: Portal | None = None
+        self._is_closed = False
         self._lock = Lock()
         renew_lock_after_fork(self, "_lock")
 
@@ -56,6 +58,8 @@ class Home(Generic[_T]):
 
     def _thread(self) -> Portal:
         with self._lock:
+            if self._is_closed and self.owns:
+                raise UsageError("this adapter is closed; make another")
             if self._portal is None:
                 self._portal = Portal("this adapter")
             return self._portal
@@ -67,7 +71,7 @@ class Home(Generic[_T]):
     def close(self) -> None:
         """Close what was opened here. Closing twice is allowed."""
         with self._lock:
-            portal, self._portal = self._portal, None
+            portal, self._portal, self._is_closed = self._portal, None, True
         if portal is not None and portal.is_of_this_process:
             try:
                 if self.owns:

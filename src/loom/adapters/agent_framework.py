@@ -1,25 +1,37 @@
-"""Loom in Microsoft's Agent Framework: the memory of a user as a context provider."""
+"""Loom in Microsoft's Agent Framework: the memory of a user as a context provider, and conversations as a history."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
 from uuid import uuid4
 
-from loom.adapters._shared import Owner, Turns, home_of_memory
-from loom.errors import MissingExtra
+from loom.adapters._logs import Logs
+from loom.adapters._shared import Owner, Turns, home_of_checkpoints, home_of_memory
+from loom.errors import MissingExtra, UsageError
 from loom.memory.memory import Memory
+from loom.protocols.checkpoint_store import CheckpointStore
 from loom.session.memory import MemoryView
 from loom.tools.memory import memory_tools
 
 try:
-    from agent_framework import AgentSession, ContextProvider, FunctionTool, Message, SessionContext, SupportsAgentRun
+    from agent_framework import (
+        AgentSession,
+        ContextProvider,
+        FunctionTool,
+        HistoryProvider,
+        Message,
+        SessionContext,
+        SupportsAgentRun,
+        filter_new_messages,
+    )
 except ImportError as error:
     raise MissingExtra("loom.adapters.agent_framework", "agent-framework") from error
 
 OfSession: TypeAlias = str | Callable[[AgentSession], str]
 """An id, or a function that gives it for a session."""
 
+_MESSAGE = "agent_framework.message"
 _TURNS = 500
 """The turns of a conversation that are looked up to leave them out of what is recalled; older ones may come twice."""
 
@@ -112,6 +124,70 @@ class LoomContextProvider(Owner, ContextProvider):
 
         spec = tool.spec
         return FunctionTool(name=spec.name, description=spec.description, func=run, input_model=spec.input_schema)
+
+
+class LoomHistoryProvider(Owner, HistoryProvider):
+    """Conversations in Loom's log: any number of agents, threads and processes may add to one at one time."""
+
+    def __init__(
+        self,
+        store: str | CheckpointStore,
+        *,
+        user_id: str | Callable[[str], str],
+        namespace: str = "default",
+        source_id: str = "loom_history",
+        **options: Any,
+    ) -> None:
+        """Keep conversations.
+
+        Args:
+            store: a store of sessions, which stays open, or its URL, which is closed with this provider.
+            user_id: whose conversations they are: an id, or a function of the id of the session.
+            namespace: keeps applications on one store apart.
+            source_id: the name of this provider within an agent.
+            options: those of every history provider, such as `store_outputs`.
+        """
+        super().__init__(source_id, **options)
+        self._home = home_of_checkpoints(store)
+        self._user_id, self._namespace = user_id, namespace
+
+    async def get_messages(
+        self,
+        session_id: str | None,
+        *,
+        state: dict[str, Any] | None = None,
+        **kwargs: Any,  # noqa: ARG002
+    ) -> list[Message]:
+        """The conversation, in order."""
+        logs, name = self._logs(session_id)
+        held = await self._home.call(lambda store: logs.read(store, name, _MESSAGE))
+        return [Message.from_dict(cast("dict[str, Any]", entry.body)) for entry in held]
+
+    async def save_messages(
+        self,
+        session_id: str | None,
+        messages: Sequence[Message],
+        *,
+        state: dict[str, Any] | None = None,  # noqa: ARG002
+        **kwargs: Any,  # noqa: ARG002
+    ) -> None:
+        """Add messages; of a transcript that is sent again as a whole, what is new."""
+        logs, name = self._logs(session_id)
+        if len(messages) > 1:  # one message alone is no transcript
+            messages = filter_new_messages(await self.get_messages(session_id), messages)
+        entries = [logs.entry(_MESSAGE, message.to_dict()) for message in messages]
+        await self._home.call(lambda store: logs.add(store, name, entries))
+
+    async def delete_session(self, session_id: str) -> None:
+        """Remove a conversation, and every byte of it."""
+        logs, name = self._logs(session_id)
+        await self._home.call(lambda store: logs.forget(store, name))
+
+    def _logs(self, session_id: str | None) -> tuple[Logs, str]:
+        if session_id is None:
+            raise UsageError("the run has no session; give one, such as AgentSession(session_id='monday')")
+        user = self._user_id if isinstance(self._user_id, str) else self._user_id(session_id)
+        return Logs(user_id=user, namespace=self._namespace), session_id
 
 
 def _said(context: SessionContext) -> str:
