@@ -36,16 +36,16 @@ def servers():
 @pytest.fixture(params=BACKENDS)
 def place(request, servers, tmp_path) -> str:
     """The URL of a store; that of a server is shared by all tests."""
-    return _place(request.param, servers, tmp_path)
+    return place_of(request.param, servers, tmp_path)
 
 
 @pytest.fixture(params=BACKENDS[1:])
 def lasting_place(request, servers, tmp_path) -> str:
     """The same, of the stores that several processes can use."""
-    return _place(request.param, servers, tmp_path)
+    return place_of(request.param, servers, tmp_path)
 
 
-def _place(backend: str, servers: Callable[[str], str], folder: Path) -> str:
+def place_of(backend: str, servers: Callable[[str], str], folder: Path) -> str:
     if backend in {"postgres", "redis"}:
         return servers(backend)
     return backend if backend == "inmemory" else f"{backend}:{folder}/sessions"

@@ -12,18 +12,23 @@ from pathlib import Path
 
 import pytest
 from google.adk.agents import LlmAgent
+from google.adk.errors.already_exists_error import AlreadyExistsError
+from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.events.event import Event
+from google.adk.events.event_actions import EventActions
 from google.adk.memory.memory_entry import MemoryEntry
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_response import LlmResponse
 from google.adk.runners import Runner
+from google.adk.sessions.base_session_service import GetSessionConfig
 from google.adk.sessions.in_memory_session_service import InMemorySessionService
 from google.adk.tools.preload_memory_tool import PreloadMemoryTool
 from google.genai import types
 
-from loom import open_memory
-from loom.adapters.adk import LoomMemoryService
+from loom import UsageError, open_memory
+from loom.adapters.adk import LoomMemoryService, LoomSessionService
 from tests.adapters.helpers import episodes
+from tests.adapters.writers import check_all, write_all
 
 pytestmark = pytest.mark.anyio
 
@@ -170,3 +175,100 @@ def test_the_example_of_the_page_runs(tmp_path, monkeypatch, capsys):
     for code in re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         exec(compile(code, "use-adk.md", "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out == "user I drink green tea.\n"
+
+
+# Sessions.
+
+ANN = {"app_name": "app", "user_id": "ann"}
+
+
+@pytest.fixture(params=["adk", "inmemory", "files", "sqlite"])
+async def sessions(request, tmp_path):
+    """Loom's service, and ADK's own, which has to behave the same."""
+    if request.param == "adk":
+        yield InMemorySessionService()
+        return
+    url = request.param if request.param == "inmemory" else f"{request.param}:{tmp_path}/sessions"
+    async with LoomSessionService(url) as service:
+        yield service
+
+
+async def test_sessions_and_events_behave_as_in_adks_own_service(sessions):
+    assert await sessions.get_session(**ANN, session_id="s") is None
+    made = await sessions.create_session(**ANN, session_id=" s ", state={"n": 1})
+    assert (made.id, made.state, made.events) == ("s", {"n": 1}, [])
+    with pytest.raises(AlreadyExistsError):
+        await sessions.create_session(**ANN, session_id="s")
+    picture = types.Content(
+        role="user", parts=[types.Part(inline_data=types.Blob(data=b"\x00\xff", mime_type="image/png"))]
+    )
+    given = [event_of(f"text {n}", timestamp=1000.0 + n) for n in range(5)]
+    given.append(Event(author="user", invocation_id="i", id=Event.new_id(), content=picture, timestamp=1005.0))
+    for event in given:
+        await sessions.append_event(made, event)
+    await sessions.append_event(made, given[0])  # delivered again
+    read = await sessions.get_session(**ANN, session_id="s")
+    assert read.events == given
+    assert read.events[-1].content.parts[0].inline_data.data == b"\x00\xff"
+    assert read.last_update_time == 1005.0
+    for config, expected in ((2, [4, 5]), (0, []), (99, [0, 1, 2, 3, 4, 5])):
+        some = await sessions.get_session(**ANN, session_id="s", config=GetSessionConfig(num_recent_events=config))
+        assert some.events == [given[n] for n in expected]
+    late = await sessions.get_session(**ANN, session_id="s", config=GetSessionConfig(after_timestamp=1004.0))
+    assert late.events == given[4:]
+    partial = event_of("half", partial=True)
+    assert await sessions.append_event(read, partial) is partial
+    assert len((await sessions.get_session(**ANN, session_id="s")).events) == 6
+    named = await sessions.create_session(**ANN)
+    assert named.id
+    listed = await sessions.list_sessions(**ANN)
+    assert {session.id for session in listed.sessions} == {"s", named.id}
+    assert all(session.events == [] for session in listed.sessions)
+    assert (await sessions.list_sessions(app_name="app", user_id="bob")).sessions == []
+    await sessions.delete_session(**ANN, session_id="s")
+    await sessions.delete_session(**ANN, session_id="s")
+    assert await sessions.get_session(**ANN, session_id="s") is None
+    with pytest.raises(SessionNotFoundError):
+        await sessions.append_event(read, event_of("too late"))
+
+
+async def test_state_belongs_to_the_session_the_user_or_the_app(sessions):
+    one = await sessions.create_session(**ANN, session_id="one", state={"a": 1, "user:u": 1, "app:p": 1, "temp:t": 1})
+    two = await sessions.create_session(**ANN, session_id="two")
+    bob = await sessions.create_session(app_name="app", user_id="bob", session_id="one")
+    other = await sessions.create_session(app_name="other", user_id="ann", session_id="one")
+    assert two.state == {"user:u": 1, "app:p": 1}
+    assert bob.state == {"app:p": 1}
+    assert other.state == {}
+    delta = {"a": 2, "user:u": 2, "app:p": [2], "temp:t": 2}
+    event = Event(author="helper", invocation_id="i", id=Event.new_id(), actions=EventActions(state_delta=delta))
+    await sessions.append_event(one, event)
+    assert one.state["temp:t"] == 2  # for the rest of this invocation
+    read = await sessions.get_session(**ANN, session_id="one")
+    assert read.state == {"a": 2, "user:u": 2, "app:p": [2]}
+    assert (await sessions.get_session(**ANN, session_id="two")).state == {"user:u": 2, "app:p": [2]}
+    assert (await sessions.get_session(app_name="app", user_id="bob", session_id="one")).state == {"app:p": [2]}
+    assert await sessions.get_user_state(**ANN) == {"u": 2}
+    assert await sessions.get_user_state(app_name="app", user_id="bob") == {}
+
+
+async def test_an_agent_goes_on_where_another_object_stopped(tmp_path):
+    for n in range(3):
+        async with LoomSessionService(f"sqlite:{tmp_path}/s.db") as sessions, LoomMemoryService("inmemory") as memory:
+            if n == 0:
+                await sessions.create_session(**ANN, session_id="s")
+            await say(runner_of(memory, sessions), f"question {n}", session="s")
+    assert SEEN[-1].split("\n") == ["question 0", "Understood.", "question 1", "Understood.", "question 2"]
+    async with LoomSessionService(f"sqlite:{tmp_path}/s.db") as sessions:
+        with pytest.raises(UsageError, match="one user"):
+            await sessions.list_sessions(app_name="app")
+
+
+def test_eight_processes_of_five_loops_lose_nothing_and_keep_nothing_twice(tmp_path):
+    url = f"sqlite:{tmp_path}/s.db"
+    with LoomSessionService(url) as sessions:
+        asyncio.run(sessions.create_session(**ANN, session_id="shared"))
+    written = write_all("adk", url, "ann")
+    with LoomSessionService(url) as sessions:
+        held = asyncio.run(sessions.get_session(**ANN, session_id="shared"))
+    check_all([event.content.parts[0].text for event in held.events], written)

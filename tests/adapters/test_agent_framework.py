@@ -16,9 +16,10 @@ from agent_framework import (
     Message,
 )
 
-from loom import open_memory
-from loom.adapters.agent_framework import LoomContextProvider
+from loom import UsageError, open_checkpoints, open_memory
+from loom.adapters.agent_framework import LoomContextProvider, LoomHistoryProvider
 from tests.adapters.helpers import episodes
+from tests.adapters.writers import check_all, write_all
 
 pytestmark = pytest.mark.anyio
 
@@ -128,3 +129,65 @@ async def test_the_model_may_use_the_memory_tools_for_the_user_of_the_session():
     assert any("Kept as" in text for _, text in client.requests[1])
     assert "Ann likes jazz" in [e.text for e in await episodes(memory, "ann")]
     await memory.aclose()
+
+
+# Histories.
+
+
+async def test_a_conversation_goes_on_in_a_second_object(place, new_user):
+    place = open_checkpoints("inmemory") if place == "inmemory" else place
+    user, client = (
+        new_user(),
+        Client(Message("assistant", [Content.from_function_call("c1", "look", arguments={"n": 1})])),
+    )
+
+    def look(n: int) -> str:
+        """Look."""
+        return f"rain {n}"
+
+    async with LoomHistoryProvider(place, user_id=user) as history:
+        agent = Agent(client, tools=[look], context_providers=[history])
+        await agent.run("How is it?", session=AgentSession(session_id="s"))
+        await agent.run("And now?", session=AgentSession(session_id="s"))
+        first = await history.get_messages("s")
+    async with LoomHistoryProvider(place, user_id=user) as history:
+        assert [m.to_dict() for m in await history.get_messages("s")] == [m.to_dict() for m in first]
+        await Agent(client, context_providers=[history]).run("Goodbye", session=AgentSession(session_id="s"))
+        assert [text for _, text in client.requests[-1]] == [
+            "How is it?", "None", "rain 1", "I see.", "And now?", "I see.", "Goodbye"
+        ]  # fmt: skip
+        for before, after in zip(client.requests[1:], client.requests[2:], strict=False):
+            assert after[: len(before)] == before
+        await history.delete_session("s")
+        assert await history.get_messages("s") == []
+
+
+async def test_history_and_memory_work_together(tmp_path):
+    client, url = Client(), f"sqlite:{tmp_path}/bot.db"
+    async with LoomHistoryProvider(url, user_id="ann") as history, LoomContextProvider(url, user_id="ann") as memory:
+        agent = Agent(client, context_providers=[history, memory])
+        await agent.run("I drink green tea", session=AgentSession(session_id="s"))
+        await agent.run("What do I drink?", session=AgentSession(session_id="s"))
+        await agent.run("What do I drink?", session=AgentSession(session_id="t"))
+        held = [m.text for m in await history.get_messages("s")]
+    assert held == ["I drink green tea", "I see.", "What do I drink?", "I see."]  # and nothing that was recalled
+    assert "green tea" in client.requests[2][0][1]
+
+
+async def test_a_transcript_that_is_sent_again_adds_what_is_new():
+    async with LoomHistoryProvider("inmemory", user_id=lambda session: f"user of {session}") as history:
+        talk = [Message("user", ["yes"]), Message("assistant", ["ok"])]
+        await history.save_messages("s", talk)
+        await history.save_messages("s", talk)  # the same words again, which is another turn
+        await history.save_messages("s", [*await history.get_messages("s"), Message("user", ["no"])])
+        await history.save_messages("s", [])
+        assert [m.text for m in await history.get_messages("s")] == ["yes", "ok", "yes", "ok", "no"]
+        assert await history.get_messages("t") == []
+        with pytest.raises(UsageError, match="no session"):
+            await history.get_messages(None)
+
+
+def test_eight_processes_of_five_loops_lose_nothing_and_keep_nothing_twice(tmp_path):
+    written = write_all("agent_framework", f"sqlite:{tmp_path}/s.db", "ann")
+    with LoomHistoryProvider(f"sqlite:{tmp_path}/s.db", user_id="ann") as history:
+        check_all([m.text for m in asyncio.run(history.get_messages("shared"))], written)

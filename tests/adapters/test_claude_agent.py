@@ -1,6 +1,7 @@
 """The Claude Agent SDK: its own conformance suite on every store, its own helpers, and many writers."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from claude_agent_sdk import (
@@ -18,7 +19,7 @@ from tests.adapters.writers import check_all, write_all
 
 pytestmark = pytest.mark.anyio
 
-KEY = {"project_key": "p", "session_id": "s"}
+KEY: Any = {"project_key": "p", "session_id": "s"}
 
 
 async def test_the_fourteen_contracts(place, new_user):
@@ -38,11 +39,11 @@ def test_processes_with_five_loops_each_lose_nothing_and_keep_nothing_twice(last
     user, is_file = new_user(), lasting_place.startswith("sqlite")
     written = write_all("claude", lasting_place, user, processes=8 if is_file else 2, appends=25 if is_file else 5)
     with LoomSessionStore(lasting_place, user_id=user) as store:
-        lines = asyncio.run(store.load({"project_key": "p", "session_id": "shared"}))
+        lines: Any = asyncio.run(store.load({"project_key": "p", "session_id": "shared"}))
     check_all([line["text"] for line in lines], written)
 
 
-def a_line(n: int, text: str = "", **more) -> dict:
+def a_line(n: int, text: str = "", **more) -> Any:
     """A line of a transcript as Claude Code writes it."""
     said = {"role": "user" if n % 2 else "assistant", "content": text or f"line {n}"}
     about = {
@@ -64,7 +65,7 @@ SESSION = "11111111-1111-4111-8111-111111111111"
 
 async def test_the_helpers_of_the_sdk_read_what_another_object_wrote(tmp_path):
     project = project_key_for_directory(str(tmp_path))
-    key = {"project_key": project, "session_id": SESSION}
+    key: Any = {"project_key": project, "session_id": SESSION}
     async with LoomSessionStore(f"sqlite:{tmp_path}/s.db", user_id="ann") as store:
         await store.append(key, [a_line(1, "Why does the cache move?"), a_line(2)])
         await store.append(key, [a_line(2), a_line(3), a_line(4)])
@@ -111,7 +112,7 @@ async def test_users_and_other_sessions_of_a_store_never_meet():
     await ann.aclose()  # the store was given, so it stays open
     assert await bob.load(KEY) is None
     assert await bob.list_sessions("p") == []
-    tricky = {"project_key": 'p", "s', "session_id": "x"}
+    tricky: Any = {"project_key": 'p", "s', "session_id": "x"}
     await bob.append(tricky, [a_line(1)])
     assert await bob.list_sessions("p") == []
     assert len(await bob.list_sessions('p", "s')) == 1

@@ -11,6 +11,7 @@ behaviours that are tested here, as far as the public protocol shows them. Left 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from agents import (
@@ -44,7 +45,7 @@ class Scripted(Model):
     """A model that answers from a list and keeps what it was given."""
 
     def __init__(self, *answers) -> None:
-        self.answers, self.inputs = list(answers), list[list]()
+        self.answers, self.inputs = list(answers), list[list[Any]]()
 
     async def get_response(self, system_instructions, input, *args, **kwargs) -> ModelResponse:
         self.inputs.append(input if isinstance(input, list) else [{"role": "user", "content": input}])
@@ -55,11 +56,11 @@ class Scripted(Model):
         raise NotImplementedError
 
 
-def items(*texts: str) -> list:
+def items(*texts: str) -> list[Any]:
     return [{"role": "user", "content": text} for text in texts]
 
 
-def texts(found: list) -> list[str]:
+def texts(found: list[Any]) -> list[str]:
     return [item["content"] if isinstance(item["content"], str) else item["content"][0]["text"] for item in found]
 
 
@@ -211,8 +212,8 @@ SMALL = {
 }
 
 
-def long_talk() -> list:
-    talk = []
+def long_talk() -> list[Any]:
+    talk = list[Any]()
     for n in range(12):
         talk += items(f"question {n}: " + "word " * 20)
         call = {"type": "function_call", "call_id": f"c{n}", "name": "look", "arguments": f'{{"n": {n}}}'}
@@ -232,7 +233,7 @@ async def test_the_view_is_compacted_and_the_originals_stay(place, new_user):
     ):
         talk = long_talk()
         await session.add_items(talk)
-        view = await session.get_items()
+        view: list[Any] = await session.get_items()
         assert len(view) < len(talk) / 2
         assert view[-1] == talk[-1]
         assert await session.get_items() == view  # decided once, and the same for each reader
@@ -257,7 +258,7 @@ async def test_an_agent_with_a_long_talk_goes_on_in_the_compacted_view():
         return "rain " * 50
 
     async with LoomSession("s", "inmemory", user_id="ann", compaction=SMALL) as session:
-        sizes = []
+        sizes, model = list[int](), Scripted()
         for n in range(8):
             call = ResponseFunctionToolCall(
                 call_id=f"c{n}", name="look", arguments=f'{{"n": {n}}}', type="function_call"

@@ -65,6 +65,7 @@ def strands(url: str, user: str) -> tuple[Any, Add]:
 
 def adk(url: str, user: str) -> tuple[Any, Add]:
     from google.adk.events.event import Event  # pyright: ignore[reportMissingImports]
+    from google.adk.sessions.session import Session  # pyright: ignore[reportMissingImports]
     from google.genai import types
 
     from loom.adapters.adk import LoomSessionService
@@ -72,7 +73,7 @@ def adk(url: str, user: str) -> tuple[Any, Add]:
     service = LoomSessionService(url)
 
     async def add(text: str) -> None:
-        session = await service.get_session(app_name="app", user_id=user, session_id=SESSION)
+        session = Session(id=SESSION, app_name="app", user_id=user)
         content = types.Content(role="user", parts=[types.Part(text=text)])
         await service.append_event(session, Event(author="user", invocation_id="i", id=text, content=content))
 

@@ -1,4 +1,4 @@
-"""Loom in Google's Agent Development Kit: the memory of users as its memory service.
+"""Loom in Google's Agent Development Kit: a memory service and a session service.
 
 ADK needs google-genai 2 and Loom's own `gemini` extra google-genai 3, so the two extras cannot share an environment.
 """
@@ -30,8 +30,12 @@ try:
     from google.adk.memory.memory_entry import MemoryEntry
     from google.adk.sessions.session import Session
     from google.genai import types
+
+    from loom.adapters._adk_sessions import LoomSessionService
 except ImportError as error:
     raise MissingExtra("loom.adapters.adk", "adk") from error
+
+__all__ = ["LoomMemoryService", "LoomSessionService"]
 
 _FENCE: Final = "PAST_CONVERSATIONS"
 """The tag between which ADK shows memories to the model."""

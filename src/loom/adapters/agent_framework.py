@@ -23,7 +23,6 @@ try:
         Message,
         SessionContext,
         SupportsAgentRun,
-        filter_new_messages,
     )
 except ImportError as error:
     raise MissingExtra("loom.adapters.agent_framework", "agent-framework") from error
@@ -155,7 +154,7 @@ class LoomHistoryProvider(Owner, HistoryProvider):
         self,
         session_id: str | None,
         *,
-        state: dict[str, Any] | None = None,
+        state: dict[str, Any] | None = None,  # noqa: ARG002
         **kwargs: Any,  # noqa: ARG002
     ) -> list[Message]:
         """The conversation, in order."""
@@ -173,9 +172,11 @@ class LoomHistoryProvider(Owner, HistoryProvider):
     ) -> None:
         """Add messages; of a transcript that is sent again as a whole, what is new."""
         logs, name = self._logs(session_id)
-        if len(messages) > 1:  # one message alone is no transcript
-            messages = filter_new_messages(await self.get_messages(session_id), messages)
-        entries = [logs.entry(_MESSAGE, message.to_dict()) for message in messages]
+        new = [message.to_dict() for message in messages]
+        if len(new) > 1:  # one message alone is no transcript
+            held = [message.to_dict() for message in await self.get_messages(session_id)]
+            new = new[len(held) :] if len(held) < len(new) and new[: len(held)] == held else new
+        entries = [logs.entry(_MESSAGE, message) for message in new]
         await self._home.call(lambda store: logs.add(store, name, entries))
 
     async def delete_session(self, session_id: str) -> None:
