@@ -33,7 +33,7 @@ class Logs:
     async def add(
         self, store: CheckpointStore, session_id: str, entries: Sequence[Recorded], *, once: bool = False
     ) -> None:
-        """Append entries, whoever wrote last; with `once` those whose id is there already are left out."""
+        """Append entries behind those of any other writer; with `once` those whose id is there already are left out."""
         if entries:
             await store.append(self.user.for_session(session_id), entries, once=once)
 

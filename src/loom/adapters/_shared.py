@@ -23,12 +23,12 @@ from loom.session.config import SessionConfig
 from loom.session.memory import MemoryView, SessionMemory, turn_key
 
 
-class _Closes(Protocol):
+class _CanClose(Protocol):
     async def aclose(self) -> None: ...
 
 
 _R = TypeVar("_R")
-_T = TypeVar("_T", bound=_Closes)
+_T = TypeVar("_T", bound=_CanClose)
 
 
 class Home(Generic[_T]):
@@ -162,7 +162,7 @@ class Turns:
 
     async def _kept(self, memory: Memory, work: Awaitable[Remembered], user_id: str) -> Remembered:
         done = await work
-        if self._home.owns:  # a loop that may end with the caller's block is no place for work in the background
+        if self._home.owns:  # work in the background needs a loop that does not end with the caller
             await memory.upkeep(user_id=user_id)
         return done
 

@@ -173,7 +173,7 @@ class LoomHistoryProvider(Owner, HistoryProvider):
         """Add messages; of a transcript that is sent again as a whole, what is new."""
         logs, name = self._logs(session_id)
         new = [message.to_dict() for message in messages]
-        if len(new) > 1:  # one message alone is no transcript
+        if len(new) > 1:  # a transcript has more than one message
             held = [message.to_dict() for message in await self.get_messages(session_id)]
             new = new[len(held) :] if len(held) < len(new) and new[: len(held)] == held else new
         entries = [logs.entry(_MESSAGE, message) for message in new]
