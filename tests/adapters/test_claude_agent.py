@@ -1,15 +1,21 @@
 """The Claude Agent SDK: its own conformance suite on every store, its own helpers, and many writers."""
 
 import asyncio
+import os
+import sys
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 from claude_agent_sdk import (
+    ClaudeAgentOptions,
+    ResultMessage,
     delete_session_via_store,
     fork_session_via_store,
     get_session_messages_from_store,
     list_sessions_from_store,
     project_key_for_directory,
+    query,
 )
 from claude_agent_sdk.testing import run_session_store_conformance
 
@@ -117,3 +123,70 @@ async def test_users_and_other_sessions_of_a_store_never_meet():
     assert await bob.list_sessions("p") == []
     assert len(await bob.list_sessions('p", "s')) == 1
     await shared.aclose()
+
+
+PROGRAM = """#!{python} -S
+# Speaks as Claude Code does, as far as a transcript is concerned: no model, no network.
+import json, os, sys, uuid
+from pathlib import Path
+
+arguments = sys.argv[1:]
+resumed = [b for a, b in zip(arguments, arguments[1:]) if a == "--resume"] + [a[9:] for a in arguments if a.startswith("--resume=")]
+session = resumed[0] if resumed else str(uuid.uuid4())
+file = Path(os.environ["CLAUDE_CONFIG_DIR"]) / "projects" / "{project}" / (session + ".jsonl")
+file.parent.mkdir(parents=True, exist_ok=True)
+
+def send(message):
+    print(json.dumps(message), flush=True)
+
+for line in sys.stdin:
+    given = json.loads(line)
+    if given["type"] == "control_request":
+        send({{"type": "control_response", "response": {{"subtype": "success", "request_id": given["request_id"], "response": {{}}}}}})
+    elif given["type"] == "user":
+        known = file.read_text().splitlines() if file.exists() else []
+        answer = f"I have {{len(known)}} lines."
+        said = [("user", given["message"]["content"]), ("assistant", [{{"type": "text", "text": answer}}])]
+        entries = [
+            {{"type": role, "uuid": str(uuid.uuid4()), "sessionId": session, "message": {{"role": role, "content": content}}}}
+            for role, content in said
+        ]
+        with file.open("a") as out:
+            out.writelines(json.dumps(entry) + "\\\\n" for entry in entries)
+        send({{"type": "transcript_mirror", "filePath": str(file), "entries": entries}})
+        send({{"type": "assistant", "session_id": session, "message": {{"role": "assistant", "model": "m", "content": entries[1]["message"]["content"]}}}})
+        send({{"type": "result", "subtype": "success", "duration_ms": 1, "duration_api_ms": 1, "is_error": False, "num_turns": 1, "session_id": session, "result": answer}})
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a script is not a program there")
+async def test_a_query_goes_on_in_another_folder_from_what_the_store_holds(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    program = tmp_path / "claude"
+    program.write_text(PROGRAM.format(python=sys.executable, project=project_key_for_directory(str(tmp_path))))
+    program.chmod(0o755)
+    said = list[str]()
+
+    async def ask(prompt: str, **options) -> str:
+        async with LoomSessionStore(f"sqlite:{tmp_path}/s.db", user_id="ann") as store:
+            folder = {"CLAUDE_CONFIG_DIR": str(tmp_path / f"config-{len(said)}")}  # as on another machine
+            settings = ClaudeAgentOptions(cli_path=program, session_store=store, cwd=tmp_path, env=folder, **options)
+            session = ""
+            async with aclosing(query(prompt=prompt, options=settings)) as messages:
+                async for message in messages:
+                    if isinstance(message, ResultMessage):
+                        said.append(message.result or "")
+                        session = message.session_id
+            return session
+
+    session = await ask("Hello")
+    assert await ask("Are you there?", resume=session) == session
+    assert await ask("Still?", continue_conversation=True) == session
+    assert said == ["I have 0 lines.", "I have 2 lines.", "I have 4 lines."]
+    async with LoomSessionStore(f"sqlite:{tmp_path}/s.db", user_id="ann") as store:
+        held: Any = await store.load({"project_key": project_key_for_directory(str(tmp_path)), "session_id": session})
+    assert [line["message"]["content"] for line in held if line["type"] == "user"] == [
+        "Hello",
+        "Are you there?",
+        "Still?",
+    ]

@@ -12,6 +12,7 @@ from llama_index.core.memory import Memory
 from loom import ScopeRequired, open_memory
 from loom.adapters.llama_index import LoomBlock
 from tests.adapters.helpers import episodes
+from tests.adapters.writers import check_remembered, write_all
 
 pytestmark = [
     pytest.mark.anyio,
@@ -124,3 +125,10 @@ def test_the_blocking_doors_of_llama_index_work_from_several_threads(tmp_path):
         assert "is mine" in str(memory.get()[0].content)
         asyncio.run(memory.sql_store._async_engine.dispose())
     assert sorted(e.text for e in held) == sorted(f"Number {n} is mine" for n in range(50))
+
+
+def test_eight_processes_of_five_loops_lose_nothing_and_keep_nothing_twice(tmp_path):
+    url = f"sqlite:{tmp_path}/bot.db"
+    written = write_all("llama_index", url, "ann")
+    with LoomBlock(url, user_id="ann", session_id="shared") as memory:
+        check_remembered(memory._home, "ann", written)

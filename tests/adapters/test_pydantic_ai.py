@@ -5,13 +5,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
-from pydantic_ai import Agent
+from pydantic import BaseModel
+from pydantic_ai import Agent, BinaryContent
 from pydantic_ai.messages import ModelMessage, ModelRequest, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.test import TestModel
 
 from loom import ScopeRequired, open_memory
 from loom.adapters.pydantic_ai import LoomMemory
 from tests.adapters.helpers import episodes
+from tests.adapters.writers import check_remembered, write_all
 
 pytestmark = pytest.mark.anyio
 
@@ -134,6 +137,41 @@ async def test_the_prompt_is_remembered_as_the_users_and_the_answer_as_the_assis
     await memory.aclose()
 
 
+async def test_a_structured_answer_a_streamed_one_and_a_prompt_with_a_picture():
+    memory = open_memory()
+    capability = LoomMemory(memory, user_id="ann", session_id="s")
+
+    class City(BaseModel):
+        name: str
+
+    picture = BinaryContent(b"\x89PNG", media_type="image/png")
+    await Agent(TestModel(custom_output_args={"name": "Oslo"}), output_type=City, capabilities=[capability]).run(
+        ["Where is this?", picture]
+    )
+    async with Agent(TestModel(custom_output_text="Rain."), capabilities=[capability]).run_stream(
+        "How is it?"
+    ) as result:
+        assert await result.get_output() == "Rain."
+    texts = {episode.text for episode in await episodes(memory, "ann")}
+    assert texts == {"Where is this?", '{"name":"Oslo"}', "How is it?", "Rain."}
+    await memory.aclose()
+
+
+async def test_what_was_forgotten_during_a_run_is_not_remembered_with_the_answer():
+    memory = open_memory()
+    told = (await memory.remember("My secret is heron", user_id="ann", session_id="old")).kept[0]
+
+    async def forget(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        assert "heron" in str(messages)
+        await memory.forget(told.id, user_id="ann")
+        return ModelResponse(parts=[TextPart("Your secret is heron.")])
+
+    capability = LoomMemory(memory, user_id="ann", session_id="s")
+    await Agent(FunctionModel(forget), capabilities=[capability]).run("What is my secret?")
+    assert [episode.text for episode in await episodes(memory, "ann")] == ["What is my secret?"]
+    await memory.aclose()
+
+
 async def test_a_failed_run_is_not_remembered():
     memory = open_memory()
 
@@ -197,3 +235,10 @@ async def test_the_user_of_a_run_must_be_named():
     async with LoomMemory[Deps]("inmemory", user_id=lambda ctx: ctx.deps.user, session_id="s") as memory:
         with pytest.raises(ScopeRequired, match="user_id"):
             await Agent(Recorder().model, deps_type=Deps, capabilities=[memory]).run("Hi", deps=Deps("", ""))
+
+
+def test_four_processes_of_five_loops_lose_nothing_and_keep_nothing_twice(tmp_path):
+    url = f"sqlite:{tmp_path}/bot.db"
+    written = write_all("pydantic_ai", url, "ann", processes=4, appends=5)
+    with LoomMemory(url, user_id="ann", session_id="shared") as memory:
+        check_remembered(memory._home, "ann", written)

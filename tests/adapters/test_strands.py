@@ -96,6 +96,8 @@ def test_sessions_agents_and_messages_behave_as_in_strands_own_repository(reposi
     assert repository.read_session("s") is None
     with pytest.raises(SessionException):
         repository.delete_session("s")
+    with pytest.raises(SessionException):
+        repository.update_agent("s", SessionAgent("a", {}, {}))
 
 
 def test_an_agent_goes_on_where_another_object_stopped(tmp_path):

@@ -12,6 +12,10 @@ from pathlib import Path
 from subprocess import run
 from typing import Any
 
+from loom import Memory
+from loom.adapters._shared import Home
+from tests.adapters.helpers import episodes
+
 LOOPS = 5
 SESSION = "shared"
 
@@ -63,6 +67,28 @@ def strands(url: str, user: str) -> tuple[Any, Add]:
     return repository, add
 
 
+def llama_index(url: str, user: str) -> tuple[Any, Add]:
+    from llama_index.core.llms import ChatMessage
+
+    from loom.adapters.llama_index import LoomBlock
+
+    block = LoomBlock(url, user_id=user, session_id=SESSION)
+    return block, lambda text: block.aput([ChatMessage(role="user", content=f"note {text}")])
+
+
+def pydantic_ai(url: str, user: str) -> tuple[Any, Add]:
+    from pydantic_ai import Agent
+    from pydantic_ai.messages import ModelResponse, TextPart
+    from pydantic_ai.models.function import FunctionModel
+
+    from loom.adapters.pydantic_ai import LoomMemory
+
+    memory = LoomMemory(url, user_id=user, session_id=SESSION, remember_answers=False)
+    model = FunctionModel(lambda messages, info: ModelResponse(parts=[TextPart("I see.")]))
+    agent = Agent(model, capabilities=[memory])
+    return memory, lambda text: agent.run(f"note {text}")
+
+
 def adk(url: str, user: str) -> tuple[Any, Add]:
     from google.adk.events.event import Event  # pyright: ignore[reportMissingImports]
     from google.adk.sessions.session import Session  # pyright: ignore[reportMissingImports]
@@ -80,7 +106,10 @@ def adk(url: str, user: str) -> tuple[Any, Add]:
     return service, add
 
 
-KINDS = {"adk": adk, "agent_framework": agent_framework, "strands": strands, "claude": claude, "openai": openai}
+KINDS = {
+    "adk": adk, "agent_framework": agent_framework, "claude": claude, "llama_index": llama_index, "openai": openai,
+    "pydantic_ai": pydantic_ai, "strands": strands,
+}  # fmt: skip
 
 
 def write_all(kind: str, url: str, user: str, *, processes: int = 8, appends: int = 25) -> set[str]:
@@ -90,6 +119,12 @@ def write_all(kind: str, url: str, user: str, *, processes: int = 8, appends: in
     done = run(command, cwd=Path(__file__).parents[2], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return {f"{p}.{loop}.{n}" for p in range(processes) for loop in range(LOOPS) for n in range(appends)}
+
+
+def check_remembered(memory: Home[Memory], user: str, written: set[str]) -> None:
+    """Nothing lost, and nothing twice."""
+    held = memory.run(lambda store: episodes(store, user))
+    assert sorted(record.text for record in held) == sorted(f"note {text}" for text in written)
 
 
 def check_all(texts: list[str], written: set[str]) -> None:

@@ -51,9 +51,10 @@ def fits(ids: Sequence[str], made: Sequence[Mapping[str, Any]]) -> bool:
 def as_messages(items: Items) -> tuple[list[Shown], dict[str, list[str]]]:
     """Items as messages that a compactor reads; reasoning goes with the item that it led to."""
     shown, groups, waiting = list[Shown](), dict[str, list[str]](), dict[str, Any]()
+    last = next(reversed(items), None)
     for id, item in items.items():
         waiting[id] = item
-        if item.get("type") != "reasoning" or id == [*items][-1]:
+        if item.get("type") != "reasoning" or id == last:
             thoughts = [NativePart("openai", value) for value in [*waiting.values()][:-1]]
             role, parts = _message(item)
             shown.append(Shown(id, Message("assistant" if thoughts else role, (*thoughts, *parts))))

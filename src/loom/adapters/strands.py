@@ -60,6 +60,7 @@ class LoomSessionRepository(Owner, SessionRepository):
         """Remove a session, and every byte of it; SessionException where there is none."""
         if self.read_session(session_id) is None:
             raise SessionException(f"Session {session_id} does not exist")
+        self._created = {key: at for key, at in self._created.items() if key[0] != session_id}
         self._home.run(lambda store: self._logs.forget(store, session_id))
 
     def create_agent(self, session_id: str, session_agent: SessionAgent, **kwargs: Any) -> None:  # noqa: ARG002
@@ -170,11 +171,9 @@ class LoomSessionRepository(Owner, SessionRepository):
             body: Any = entry.body
             if entry.kind not in {_MESSAGE, _EDIT} or body["agent_id"] != agent_id:
                 continue
-            message = body["message"]
-            place = [n for n, held in enumerate(found) if held["message_id"] == message["message_id"]]
-            if entry.kind == _EDIT and place:
-                found[place[-1]] = message
-            else:
-                found.append(message)
+            message, place = body["message"], len(found)
+            if entry.kind == _EDIT:
+                place = max(n for n, held in enumerate(found) if held["message_id"] == message["message_id"])
+            found[place : place + 1] = [message]
         found.sort(key=lambda message: message["message_id"])
         return [SessionMessage.from_dict(message) for message in found]
