@@ -52,6 +52,14 @@ class Portal:
         """
         return self._checked().call(function)
 
+    def start(self, function: Callable[[], Awaitable[_T]]) -> Future[_T]:
+        """Run an async function there, for a caller that does other things meanwhile; cancelling the future stops it.
+
+        Raises:
+            UsageError: the process was forked after the portal was opened.
+        """
+        return self._checked().start_task_soon(function)
+
     @contextmanager
     def enter(self, make: Callable[[], AbstractAsyncContextManager[_T]]) -> Generator[_T]:
         """An async context manager for a `with` block; it is entered and left in one task there."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -96,8 +96,11 @@ class SessionMemory:
         self._counter = EstimateCounter()
         self.shown = ShownMemory()
 
-    async def view(self, text: str, history: History) -> MemoryView:
-        """What to show for a message of the user, beside what the conversation shows anyway."""
+    async def view(self, text: str, history: History | Collection[str]) -> MemoryView:
+        """What to show for a message of the user, beside what the conversation shows anyway.
+
+        Where others hold the conversation, its history is the keys of the turns that it shows.
+        """
         epoch = await self._memory.epoch(user_id=self._scope.user_id)
         found = await self._recall(text, history)
         hits = list(found.hits) if found else []
@@ -160,7 +163,7 @@ class SessionMemory:
         found = await self._memory.store.list(self._scope.for_user(), where=fits, limit=len(ids))
         return {record.id for record in found} == ids
 
-    async def _recall(self, text: str, history: History) -> Recalled | None:
+    async def _recall(self, text: str, history: History | Collection[str]) -> Recalled | None:
         """Hits for a message; None where there is nothing to look for or nothing was found."""
         if not text.strip() or not self._config.recall_limit:
             return None
@@ -173,11 +176,15 @@ class SessionMemory:
         )
         return found if found.hits else None
 
-    def _unseen(self, history: History) -> Filter:
+    def _unseen(self, history: History | Collection[str]) -> Filter | None:
         """Leaves out what the model sees anyway: a conversation that was never compacted shows all of itself."""
-        if not history.applied:
-            return Not(Eq("session_id", self._scope.session_id))
-        ids = tuple(keyed_id(self._scope, turn_key(item.id), n) for item in history.shown for n in (0, 1))
+        if isinstance(history, History):
+            if not history.applied:
+                return Not(Eq("session_id", self._scope.session_id))
+            history = [item.id for item in history.shown]
+        if not history:
+            return None
+        ids = tuple(keyed_id(self._scope, turn_key(key), n) for key in history for n in (0, 1))
         return Not(And(Eq("kind", "episode"), Or(In("id", ids), In("sources", ids))))
 
     def _standing(self, profile: Mapping[str, list[str]], lately: Sequence[str]) -> list[Group]:
