@@ -1,0 +1,436 @@
+"""How a LangGraph checkpoint is kept in a log: its entry holds what it changed, so that a log grows by what is new.
+
+A list that begins like the list of the checkpoint before is kept as the rest alone. Values are in LangGraph's own
+serialised form. Between calls they stay in memory as private copies: what a graph does to an object it was given, or
+has given, changes nothing here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from threading import Lock
+from typing import Any, Generic, NamedTuple, TypeVar, cast
+
+from loom.core.clock import Clock
+from loom.core.log import Checkpoint, Recorded
+from loom.core.scope import Scope
+from loom.errors import MissingExtra, NotFound, StoreConflict, StoreError, UsageError
+from loom.protocols.checkpoint_store import CheckpointStore
+
+try:
+    from langchain_core.messages import BaseMessage
+    from langgraph.checkpoint.base import WRITES_IDX_MAP, DeltaChannelHistory, PendingWrite, writes_sort_key
+    from langgraph.checkpoint.serde.base import SerializerProtocol
+except ImportError as error:
+    raise MissingExtra("loom.adapters.langgraph", "langgraph") from error
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+_LEAVES = frozenset({str, int, float, bool, type(None), bytes})
+_KIND, _ROOT = "langgraph", "root"
+"""The kind of the entries; and the id of the empty checkpoint that every thread begins at."""
+_TRIES = 5
+EMPTY = "empty"
+"""The form of a channel that has a version and no value."""
+
+
+class Recent(Generic[_K, _V]):
+    """A cache of the values that were used last; threads may share it."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._held, self._lock = size, dict[_K, _V](), Lock()
+
+    def get(self, key: _K) -> _V | None:
+        """The value of a key, if it is still held."""
+        with self._lock:
+            value = self._held.pop(key, None)
+            if value is not None:
+                self._held[key] = value
+            return value
+
+    def put(self, key: _K, value: _V) -> None:
+        """Hold a value, and let go of the one that was not used for longest."""
+        with self._lock:
+            self._held.pop(key, None)
+            self._held[key] = value
+            if len(self._held) > self._size:
+                del self._held[next(iter(self._held))]
+
+    def drop(self, fits: Callable[[_K], bool]) -> None:
+        """Let go of all keys that fit."""
+        with self._lock:
+            self._held = {key: value for key, value in self._held.items() if not fits(key)}
+
+
+class Channel(NamedTuple):
+    """A channel at a checkpoint: the items of a list, any other value in its serialised form, or no value."""
+
+    version: str | float
+    kind: str
+    data: bytes = b""
+    items: list[Any] | None = None
+
+    def value(self, serde: SerializerProtocol) -> Any:
+        """The value, which the caller may change."""
+        if self.items is not None:
+            return [_copied(item, serde) for item in self.items]
+        return serde.loads_typed((self.kind, self.data))
+
+
+class Piece(NamedTuple):
+    """What an entry says of one channel: the first `start` items of the list before stay, and `data` follows."""
+
+    name: str
+    version: str | float
+    start: int | None
+    kind: str
+    data: bytes
+
+    def onto(self, before: Channel | None, serde: SerializerProtocol) -> Channel:
+        """The channel behind this piece."""
+        if self.start is None:
+            return Channel(self.version, self.kind, self.data)
+        kept = before.items[: self.start] if before and before.items else []
+        return Channel(self.version, self.kind, items=[*kept, *serde.loads_typed((self.kind, self.data))])
+
+
+Channels = Mapping[str, Channel]
+
+
+class Entry(NamedTuple):
+    """A checkpoint in the log: `before` is the id of the entry it continues, `parent` the checkpoint LangGraph names."""
+
+    before: str | None
+    parent: str | None
+    checkpoint: tuple[str, bytes]
+    metadata: tuple[str, bytes]
+    pieces: tuple[Piece, ...]
+
+    def pack(self) -> bytes:
+        """The bytes of it: one line of JSON, then the values."""
+        values = [self.checkpoint, self.metadata, *((piece.kind, piece.data) for piece in self.pieces)]
+        head = {"before": self.before, "parent": self.parent, "pieces": [piece[:3] for piece in self.pieces]}
+        return packed(head, values)
+
+    @classmethod
+    def unpack(cls, body: object) -> Entry:
+        """The entry of pack()."""
+        head, (checkpoint, metadata, *values) = unpacked(body)
+        pieces = (Piece(*named, *value) for named, value in zip(head["pieces"], values, strict=True))
+        return cls(head["before"], head["parent"], checkpoint, metadata, tuple(pieces))
+
+
+def packed(head: dict[str, Any], values: Sequence[tuple[str, bytes]]) -> bytes:
+    """One line of JSON that says what follows, then serialised values."""
+    line = json.dumps({**head, "values": [(kind, len(data)) for kind, data in values]}, separators=(",", ":"))
+    return b"\n".join((line.encode(), b"".join(data for _, data in values)))
+
+
+def unpacked(body: object) -> tuple[dict[str, Any], list[tuple[str, bytes]]]:
+    """The line and the values of packed()."""
+    if not isinstance(body, bytes):
+        raise StoreError("an entry of this thread was not written by LoomSaver; give the graph a thread_id of its own")
+    line, _, data = body.partition(b"\n")
+    head, at, values = json.loads(line), 0, list[tuple[str, bytes]]()
+    for kind, size in head["values"]:
+        values.append((kind, data[at : at + size]))
+        at += size
+    return head, values
+
+
+def changes(
+    before: Channels, checkpoint: Mapping[str, Any], new: Mapping[str, Any], serde: SerializerProtocol
+) -> tuple[tuple[Piece, ...], dict[str, Channel]]:
+    """What a checkpoint changes, given the channels before it and the versions that are new; and the channels then."""
+    values, pieces, after = checkpoint["channel_values"], list[Piece](), dict[str, Channel]()
+    for name, version in checkpoint["channel_versions"].items():
+        known = before.get(name)
+        if name not in new and known is not None and known.version == version:
+            after[name] = known
+        elif name in values:
+            value = values[name]
+            start = _shared(known.items or [] if known else [], value, serde) if type(value) is list else None
+            kind, data = serde.dumps_typed(value if start is None else value[start:])
+            pieces.append(Piece(name, version, start, kind, data))
+            after[name] = pieces[-1].onto(known, serde)
+        elif name in new:
+            pieces.append(Piece(name, version, None, EMPTY, b""))
+            after[name] = pieces[-1].onto(None, serde)
+    return tuple(pieces), after
+
+
+def _shared(kept: list[Any], given: list[Any], serde: SerializerProtocol) -> int:
+    """How many items two lists have in common from the start."""
+    count = 0
+    for one, other in zip(kept, given, strict=False):
+        if not _same(one, other) and serde.dumps_typed(one) != serde.dumps_typed(other):
+            break
+        count += 1
+    return count
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are surely alike; False says nothing yet."""
+    kind = type(one)
+    if kind is not type(other):
+        return False  # True is not 1
+    if kind in _LEAVES:
+        return bool(one == other)
+    if kind is dict:
+        return list(one) == list(other) and all(_same(value, other[name]) for name, value in one.items())
+    if kind is list:
+        return len(one) == len(other) and all(map(_same, one, other))
+    return _is_message(kind) and bool(one.__dict__ == other.__dict__)
+
+
+def _copied(value: Any, serde: SerializerProtocol) -> Any:
+    kind = type(value)
+    if kind in _LEAVES:
+        return value
+    if kind is list:
+        return [_copied(item, serde) for item in cast("list[Any]", value)]
+    if kind is dict:
+        return {name: _copied(item, serde) for name, item in cast("dict[Any, Any]", value).items()}
+    if not _is_message(kind):
+        return serde.loads_typed(serde.dumps_typed(value))
+    message = value.__copy__()  # many times faster than any other way, and there are hundreds
+    for name, item in message.__dict__.items():
+        if type(item) not in _LEAVES:
+            message.__dict__[name] = _copied(item, serde)
+    return message
+
+
+def _is_message(kind: type) -> bool:
+    return issubclass(kind, BaseMessage) and kind.__module__.startswith("langchain_core.")
+
+
+def merged_writes(bodies: Iterable[object], serde: SerializerProtocol) -> list[PendingWrite]:
+    """The writes that were put for a checkpoint, each once, in the order in which LangGraph applies them."""
+    held: dict[tuple[str, int], tuple[str, str, tuple[str, bytes]]] = {}
+    for body in bodies:
+        head, values = unpacked(body)
+        for (index, channel), value in zip(head["writes"], values, strict=True):
+            if index < 0 or (head["task"], index) not in held:  # only errors, interrupts and the like are put anew
+                held[head["task"], index] = (head["path"], channel, value)
+    order = sorted(held, key=lambda key: writes_sort_key(held[key][0], *key))
+    return [(key[0], held[key][1], serde.loads_typed(held[key][2])) for key in order]
+
+
+def log_id(ns: str, id: str) -> str:
+    """The id of a checkpoint in the session of its thread, which holds those of subgraphs too."""
+    return f"{sha256(ns.encode()).hexdigest()[:16]}.{id}" if ns else id
+
+
+def graph_id(point: Checkpoint) -> str:
+    """The id that LangGraph knows a checkpoint by."""
+    return point.id.partition(".")[2] if point.attributes["ns"] else point.id
+
+
+class Threads:
+    """LangGraph's threads as sessions of a checkpoint store.
+
+    A checkpoint continues its parent. The writes of its tasks stand behind it, numbered, beside the checkpoint that
+    comes next: whoever puts some tries the next number.
+    """
+
+    def __init__(self, serde: SerializerProtocol, clock: Clock) -> None:
+        self._serde, self._clock = serde, clock
+        self._states: Recent[tuple[Scope, str], tuple[Entry, Channels]] = Recent(256)
+        self._writes: Recent[tuple[Scope, str], tuple[object, ...]] = Recent(2048)
+
+    async def put(
+        self,
+        store: CheckpointStore,
+        scope: Scope,
+        ns: str,
+        parent: str | None,
+        checkpoint: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+        new_versions: Mapping[str, Any],
+    ) -> None:
+        """Keep a checkpoint behind its parent; one with the same id is replaced."""
+        id, rest = log_id(ns, checkpoint["id"]), {k: v for k, v in checkpoint.items() if k != "channel_values"}
+        dumped = self._serde.dumps_typed(rest), self._serde.dumps_typed(metadata)
+        about = {name: str(metadata[name]) for name in ("run_id", "source", "step") if name in metadata}
+        for _ in range(_TRIES):
+            before = log_id(ns, parent) if parent else None
+            state = await self.state(store, scope, before) if before else None
+            before = before if state else None
+            pieces, channels = changes(state[1] if state else {}, checkpoint, new_versions, self._serde)
+            entry = Entry(before, parent, *dumped, pieces)
+            try:
+                await self._append(store, scope, entry.pack(), id=id, parent=before, attributes={"ns": ns, **about})
+            except NotFound:  # another process removed the parent
+                self._states.drop(lambda key: key == (scope, before))
+            except StoreConflict:
+                await store.delete(scope, id)
+            else:
+                self._states.put((scope, id), (entry._replace(pieces=()), channels))
+                return
+        raise StoreConflict(f"other processes changed thread {scope.session_id!r} under this write; try again")
+
+    async def _append(
+        self,
+        store: CheckpointStore,
+        scope: Scope,
+        body: bytes,
+        *,
+        id: str,
+        parent: str | None,
+        attributes: dict[str, str],
+    ) -> None:
+        recorded = Recorded(id, self._clock.now(), _KIND, body)
+        try:
+            await store.append(scope, [recorded], id=id, parent=parent or _ROOT, attributes=attributes)
+        except NotFound:
+            if parent is not None:
+                raise
+            with suppress(StoreConflict):  # another process was first
+                await store.append(scope, [], id=_ROOT)
+            await store.append(scope, [recorded], id=id, parent=_ROOT, attributes=attributes)
+
+    async def state(self, store: CheckpointStore, scope: Scope, id: str) -> tuple[Entry, Channels] | None:
+        """A checkpoint and its channels; None where it is not there."""
+        held = self._states.get((scope, id))
+        if held is not None:
+            return held
+        point = await store.load(scope, id)
+        return await self.state_at(store, scope, point) if point and "ns" in point.attributes else None
+
+    async def state_at(self, store: CheckpointStore, scope: Scope, point: Checkpoint) -> tuple[Entry, Channels]:
+        """A checkpoint that was just listed or loaded, and its channels; reads what is behind the last known state."""
+        held, size = self._states.get((scope, point.id)), 2
+        while held is None:
+            found = await store.recorded(scope, point.id, kind=_KIND, after=max(0, point.position - size))
+            entries, base = [Entry.unpack(one.body) for one in found], None
+            first = len(entries)
+            while first and base is None:
+                first -= 1
+                base = self._states.get((scope, entries[first].before or ""))
+            if base is not None or size >= point.position:
+                channels = dict(base[1]) if base else {}
+                for entry in entries[first:]:
+                    channels |= {one.name: one.onto(channels.get(one.name), self._serde) for one in entry.pieces}
+                held = entries[-1]._replace(pieces=()), channels
+                self._states.put((scope, point.id), held)
+            size *= 8
+        return held
+
+    async def put_writes(
+        self, store: CheckpointStore, scope: Scope, id: str, writes: Sequence[tuple[str, Any]], task: str, path: str
+    ) -> None:
+        """Keep what a task wrote."""
+        names = [(WRITES_IDX_MAP.get(name, n), name) for n, (name, _) in enumerate(writes)]
+        values = [self._serde.dumps_typed(value) for _, value in writes]
+        body = packed({"task": task, "path": path, "writes": names}, values)
+        held, parent = self._writes.get((scope, id)) or (), [id]
+        while True:
+            number, before = f"{id}+{len(held) + 1}", f"{id}+{len(held)}" if held else next(iter(parent), None)
+            try:
+                await self._append(store, scope, body, id=number, parent=before, attributes={"writes": id})
+                break
+            except StoreConflict:  # another task or process was first
+                held = await self.writes(store, scope, id)
+            except NotFound:  # they were removed meanwhile; or LangGraph is still saving the checkpoint itself
+                self._writes.drop(lambda key: key == (scope, id))
+                held, parent = (), parent if held else []
+        self._writes.put((scope, id), (*held, body))
+
+    async def writes(self, store: CheckpointStore, scope: Scope, id: str) -> tuple[object, ...]:
+        """The bodies of all writes that were put for a checkpoint, oldest first."""
+        held = self._writes.get((scope, id)) or ()
+        count, last = len(held), None
+        while (found := await store.load(scope, f"{id}+{count + 1}")) is not None:
+            count, last = count + 1, found
+        if last is not None:
+            fresh = await store.recorded(scope, last.id, kind=_KIND, after=last.position - (count - len(held)))
+            held = (*held, *(one.body for one in fresh))
+            self._writes.put((scope, id), held)
+        return held
+
+    async def delete(self, store: CheckpointStore, scope: Scope, id: str) -> None:
+        """Remove a checkpoint and its writes; what later ones are made of stays."""
+        number = 1
+        while await store.delete(scope, f"{id}+{number}"):
+            number += 1
+        await store.delete(scope, id)
+        self.forget(lambda key: key == (scope, id))
+
+    def forget(self, fits: Callable[[tuple[Scope, str]], bool]) -> None:
+        """Let go of what is known of checkpoints, by the scope of the thread and the id."""
+        self._states.drop(fits)
+        self._writes.drop(fits)
+
+    async def copy(self, store: CheckpointStore, source: Scope, target: Scope) -> None:
+        """Copy a thread; what a removed checkpoint had is copied with those that continue it."""
+        copied: dict[str, int] = {}
+        for point in reversed(await store.list(source)):
+            is_whole = point.parent in copied or "writes" not in point.attributes
+            start = copied.get(point.parent or "", 0) if is_whole else point.position - 1
+            entries = await store.recorded(source, point.id, kind=_KIND, after=start) if point.position > start else ()
+            parent = point.parent if point.parent in copied else _ROOT if copied else None
+            await store.append(target, entries, id=point.id, parent=parent, attributes=point.attributes)
+            copied[point.id] = point.position
+
+    async def prune(self, store: CheckpointStore, scope: Scope) -> None:
+        """Remove all but the newest checkpoint of each namespace, and writes that no delta channel needs any more."""
+        points = await store.list(scope)
+        newest = {point.attributes["ns"]: point for point in reversed(points) if "ns" in point.attributes}
+        kept, needed = {_ROOT, *(point.id for point in newest.values())}, set[str]()
+        for point in newest.values():
+            entry, _ = await self.state_at(store, scope, point)
+            counted = self._serde.loads_typed(entry.metadata).get("counters_since_delta_snapshot") or {}
+            steps = 1 + max((steps for _, steps in counted.values()), default=-1)
+            found = await store.recorded(scope, point.id, kind=_KIND, after=max(0, point.position - 1 - steps))
+            needed |= {one.id for one in found}
+        for point in points:
+            if point.attributes.get("writes") not in needed and point.id not in kept:
+                await store.delete(scope, point.id)
+        self.forget(lambda key: key[0] == scope and key[1] not in kept)
+
+    async def delta_history(
+        self, store: CheckpointStore, scope: Scope, point: Checkpoint, channels: Sequence[str]
+    ) -> dict[str, DeltaChannelHistory]:
+        """For each channel, the value of the nearest ancestor that has one, and what was written from there on."""
+        size, ends = 32, dict[str, tuple[int, int] | None]()
+        ids, entries = list[str](), list[Entry]()
+        while size == 32 or (None in ends.values() and size // 2 < point.position):
+            found = await store.recorded(scope, point.id, kind=_KIND, after=max(0, point.position - size))
+            ids = [one.id for one in reversed(found[:-1])]
+            entries = [Entry.unpack(one.body) for one in reversed(found[:-1])]
+            ends, size = {name: _seed(entries, name) for name in channels}, size * 2
+        history: dict[str, DeltaChannelHistory] = {}
+        for name, end in ends.items():
+            writes = list[PendingWrite]()
+            for id in reversed(ids if end is None else ids[: end[0] + 1]):
+                held = self._writes.get((scope, id)) or await self.writes(store, scope, id)
+                writes += [write for write in merged_writes(held, self._serde) if write[1] == name]
+            history[name] = {"writes": writes}
+            if end is not None:
+                history[name]["seed"] = await self._value(store, scope, point, name, ids[end[1]])
+        return history
+
+    async def _value(self, store: CheckpointStore, scope: Scope, point: Checkpoint, name: str, at: str) -> Any:
+        """What a channel held at an ancestor of a checkpoint."""
+        channel: Channel | None = None
+        for one in await store.recorded(scope, point.id, kind=_KIND):
+            for piece in Entry.unpack(one.body).pieces:
+                channel = piece.onto(channel, self._serde) if piece.name == name else channel
+            if one.id == at:
+                break
+        return None if channel is None else channel.value(self._serde)
+
+
+def _seed(ancestors: Sequence[Entry], name: str) -> tuple[int, int] | None:
+    """Of ancestors, nearest first: the first at which a channel has a value, and the one that says which."""
+    first = 0
+    for n, entry in enumerate(ancestors):
+        for piece in entry.pieces:
+            if piece.name == name and piece.kind != EMPTY:
+                return first, n
+            if piece.name == name:
+                first = n + 1
+    return None
