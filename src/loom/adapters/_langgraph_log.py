@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from hashlib import sha256
 from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar, cast
@@ -58,6 +59,11 @@ class Recent(Generic[_K, _V]):
             self._held[key] = value
             if len(self._held) > self._size:
                 del self._held[next(iter(self._held))]
+
+    def pop(self, key: _K) -> None:
+        """Let go of a key."""
+        with self._lock:
+            self._held.pop(key, None)
 
     def drop(self, fits: Callable[[_K], bool]) -> None:
         """Let go of all keys that fit."""
@@ -196,10 +202,11 @@ def _copied(value: Any, serde: SerializerProtocol) -> Any:
         return {name: _copied(item, serde) for name, item in cast("dict[Any, Any]", value).items()}
     if not _is_message(kind):
         return serde.loads_typed(serde.dumps_typed(value))
-    message = value.__copy__()  # many times faster than any other way, and there are hundreds
-    for name, item in message.__dict__.items():
-        if type(item) not in _LEAVES:
-            message.__dict__[name] = _copied(item, serde)
+    message = kind.__new__(kind)  # as pydantic copies, but many times faster; there are hundreds
+    fields = {name: item if type(item) in _LEAVES else _copied(item, serde) for name, item in value.__dict__.items()}
+    object.__setattr__(message, "__dict__", fields)
+    for name in ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__"):
+        object.__setattr__(message, name, copy(getattr(value, name)))
     return message
 
 
@@ -238,7 +245,8 @@ class Threads:
 
     def __init__(self, serde: SerializerProtocol, clock: Clock) -> None:
         self._serde, self._clock = serde, clock
-        self._states: Recent[tuple[Scope, str], tuple[Entry, Channels]] = Recent(256)
+        self._entries: Recent[tuple[Scope, str], Entry] = Recent(2048)
+        self._channels: Recent[tuple[Scope, str], Channels] = Recent(256)
         self._writes: Recent[tuple[Scope, str], tuple[object, ...]] = Recent(2048)
 
     async def put(
@@ -257,18 +265,19 @@ class Threads:
         about = {name: str(metadata[name]) for name in ("run_id", "source", "step") if name in metadata}
         for _ in range(_TRIES):
             before = log_id(ns, parent) if parent else None
-            state = await self.state(store, scope, before) if before else None
-            before = before if state else None
-            pieces, channels = changes(state[1] if state else {}, checkpoint, new_versions, self._serde)
+            known = await self.channels(store, scope, before) if before else None
+            before = before if known is not None else None
+            pieces, channels = changes(known or {}, checkpoint, new_versions, self._serde)
             entry = Entry(before, parent, *dumped, pieces)
             try:
                 await self._append(store, scope, entry.pack(), id=id, parent=before, attributes={"ns": ns, **about})
             except NotFound:  # another process removed the parent
-                self._states.drop(lambda key: key == (scope, before))
+                self._channels.pop((scope, before or ""))
             except StoreConflict:
                 await store.delete(scope, id)
             else:
-                self._states.put((scope, id), (entry._replace(pieces=()), channels))
+                self._entries.put((scope, id), entry)
+                self._channels.put((scope, id), channels)
                 return
         raise StoreConflict(f"other processes changed thread {scope.session_id!r} under this write; try again")
 
@@ -292,32 +301,44 @@ class Threads:
                 await store.append(scope, [], id=_ROOT)
             await store.append(scope, [recorded], id=id, parent=_ROOT, attributes=attributes)
 
-    async def state(self, store: CheckpointStore, scope: Scope, id: str) -> tuple[Entry, Channels] | None:
-        """A checkpoint and its channels; None where it is not there."""
-        held = self._states.get((scope, id))
-        if held is not None:
-            return held
-        point = await store.load(scope, id)
-        return await self.state_at(store, scope, point) if point and "ns" in point.attributes else None
+    async def channels(self, store: CheckpointStore, scope: Scope, id: str) -> Channels | None:
+        """The channels of a checkpoint; None where it is not there."""
+        held = self._channels.get((scope, id))
+        if held is None:
+            point = await store.load(scope, id)
+            held = (await self.state_at(store, scope, point))[1] if point and "ns" in point.attributes else None
+        return held
 
     async def state_at(self, store: CheckpointStore, scope: Scope, point: Checkpoint) -> tuple[Entry, Channels]:
-        """A checkpoint that was just listed or loaded, and its channels; reads what is behind the last known state."""
-        held, size = self._states.get((scope, point.id)), 2
-        while held is None:
-            found = await store.recorded(scope, point.id, kind=_KIND, after=max(0, point.position - size))
-            entries, base = [Entry.unpack(one.body) for one in found], None
-            first = len(entries)
-            while first and base is None:
-                first -= 1
-                base = self._states.get((scope, entries[first].before or ""))
-            if base is not None or size >= point.position:
-                channels = dict(base[1]) if base else {}
-                for entry in entries[first:]:
+        """A checkpoint and its channels; reads what is behind the nearest ancestor whose channels are known."""
+        size = 2
+        while True:
+            log = await self._log(store, scope, point, size)
+            held = [self._channels.get((scope, id)) for id, _ in log]
+            first = next((n for n, one in enumerate(held) if one is not None), len(log))
+            if first < len(log) or len(log) < size:
+                channels = dict(held[first] or {}) if first < len(log) else {}
+                for _, entry in reversed(log[:first]):
                     channels |= {one.name: one.onto(channels.get(one.name), self._serde) for one in entry.pieces}
-                held = entries[-1]._replace(pieces=()), channels
-                self._states.put((scope, point.id), held)
+                self._channels.put((scope, point.id), channels)
+                return log[0][1], channels
             size *= 8
-        return held
+
+    async def _log(
+        self, store: CheckpointStore, scope: Scope, point: Checkpoint, size: int
+    ) -> Sequence[tuple[str, Entry]]:
+        """A checkpoint and those it continues, nearest first, at most `size`."""
+        log, id = list[tuple[str, Entry]](), point.id
+        while len(log) < size and id is not None and (entry := self._entries.get((scope, id))) is not None:
+            log.append((id, entry))
+            id = entry.before
+        if id is None or len(log) == size:
+            return log
+        found = await store.recorded(scope, point.id, kind=_KIND, after=max(0, point.position - size))
+        log = [(one.id, Entry.unpack(one.body)) for one in reversed(found)]
+        for id, entry in reversed(log):
+            self._entries.put((scope, id), entry)
+        return log
 
     async def put_writes(
         self, store: CheckpointStore, scope: Scope, id: str, writes: Sequence[tuple[str, Any]], task: str, path: str
@@ -326,17 +347,18 @@ class Threads:
         names = [(WRITES_IDX_MAP.get(name, n), name) for n, (name, _) in enumerate(writes)]
         values = [self._serde.dumps_typed(value) for _, value in writes]
         body = packed({"task": task, "path": path, "writes": names}, values)
-        held, parent = self._writes.get((scope, id)) or (), [id]
+        held = self._writes.get((scope, id)) or ()
         while True:
-            number, before = f"{id}+{len(held) + 1}", f"{id}+{len(held)}" if held else next(iter(parent), None)
+            # Not behind the checkpoint, which LangGraph may still be saving.
+            number, before = f"{id}+{len(held) + 1}", f"{id}+{len(held)}" if held else None
             try:
                 await self._append(store, scope, body, id=number, parent=before, attributes={"writes": id})
                 break
             except StoreConflict:  # another task or process was first
                 held = await self.writes(store, scope, id)
-            except NotFound:  # they were removed meanwhile; or LangGraph is still saving the checkpoint itself
-                self._writes.drop(lambda key: key == (scope, id))
-                held, parent = (), parent if held else []
+            except NotFound:  # another process removed those before
+                self._writes.pop((scope, id))
+                held = ()
         self._writes.put((scope, id), (*held, body))
 
     async def writes(self, store: CheckpointStore, scope: Scope, id: str) -> tuple[object, ...]:
@@ -348,7 +370,7 @@ class Threads:
         if last is not None:
             fresh = await store.recorded(scope, last.id, kind=_KIND, after=last.position - (count - len(held)))
             held = (*held, *(one.body for one in fresh))
-            self._writes.put((scope, id), held)
+        self._writes.put((scope, id), held)
         return held
 
     async def delete(self, store: CheckpointStore, scope: Scope, id: str) -> None:
@@ -361,8 +383,8 @@ class Threads:
 
     def forget(self, fits: Callable[[tuple[Scope, str]], bool]) -> None:
         """Let go of what is known of checkpoints, by the scope of the thread and the id."""
-        self._states.drop(fits)
-        self._writes.drop(fits)
+        for known in (self._entries, self._channels, self._writes):
+            known.drop(fits)
 
     async def copy(self, store: CheckpointStore, source: Scope, target: Scope) -> None:
         """Copy a thread; what a removed checkpoint had is copied with those that continue it."""
@@ -381,11 +403,10 @@ class Threads:
         newest = {point.attributes["ns"]: point for point in reversed(points) if "ns" in point.attributes}
         kept, needed = {_ROOT, *(point.id for point in newest.values())}, set[str]()
         for point in newest.values():
-            entry, _ = await self.state_at(store, scope, point)
+            entry = (await self._log(store, scope, point, 1))[0][1]
             counted = self._serde.loads_typed(entry.metadata).get("counters_since_delta_snapshot") or {}
             steps = 1 + max((steps for _, steps in counted.values()), default=-1)
-            found = await store.recorded(scope, point.id, kind=_KIND, after=max(0, point.position - 1 - steps))
-            needed |= {one.id for one in found}
+            needed |= {id for id, _ in await self._log(store, scope, point, 1 + steps)}
         for point in points:
             if point.attributes.get("writes") not in needed and point.id not in kept:
                 await store.delete(scope, point.id)
@@ -395,33 +416,40 @@ class Threads:
         self, store: CheckpointStore, scope: Scope, point: Checkpoint, channels: Sequence[str]
     ) -> dict[str, DeltaChannelHistory]:
         """For each channel, the value of the nearest ancestor that has one, and what was written from there on."""
-        size, ends = 32, dict[str, tuple[int, int] | None]()
-        ids, entries = list[str](), list[Entry]()
-        while size == 32 or (None in ends.values() and size // 2 < point.position):
-            found = await store.recorded(scope, point.id, kind=_KIND, after=max(0, point.position - size))
-            ids = [one.id for one in reversed(found[:-1])]
-            entries = [Entry.unpack(one.body) for one in reversed(found[:-1])]
-            ends, size = {name: _seed(entries, name) for name in channels}, size * 2
+        size, log, ends = 32, list[tuple[str, Entry]](), dict[str, tuple[int, int] | None]()
+        while True:
+            found = await self._log(store, scope, point, size)
+            log = found[1:]
+            ends = {name: _seed([entry for _, entry in log], name) for name in channels}
+            if None not in ends.values() or len(found) < size:
+                break
+            size *= 4
         history: dict[str, DeltaChannelHistory] = {}
         for name, end in ends.items():
             writes = list[PendingWrite]()
-            for id in reversed(ids if end is None else ids[: end[0] + 1]):
-                held = self._writes.get((scope, id)) or await self.writes(store, scope, id)
+            for id, _ in reversed(log if end is None else log[: end[0] + 1]):
+                held = self._writes.get((scope, id))  # an ancestor has all that its children are made of
+                held = await self.writes(store, scope, id) if held is None else held
                 writes += [write for write in merged_writes(held, self._serde) if write[1] == name]
             history[name] = {"writes": writes}
             if end is not None:
-                history[name]["seed"] = await self._value(store, scope, point, name, ids[end[1]])
+                history[name]["seed"] = await self._value(store, scope, point, name, log[end[1]])
         return history
 
-    async def _value(self, store: CheckpointStore, scope: Scope, point: Checkpoint, name: str, at: str) -> Any:
-        """What a channel held at an ancestor of a checkpoint."""
-        channel: Channel | None = None
-        for one in await store.recorded(scope, point.id, kind=_KIND):
-            for piece in Entry.unpack(one.body).pieces:
-                channel = piece.onto(channel, self._serde) if piece.name == name else channel
-            if one.id == at:
-                break
-        return None if channel is None else channel.value(self._serde)
+    async def _value(
+        self, store: CheckpointStore, scope: Scope, point: Checkpoint, name: str, at: tuple[str, Entry]
+    ) -> Any:
+        """What a channel holds since an ancestor of a checkpoint, which says so."""
+        channel = next(piece for piece in at[1].pieces if piece.name == name)
+        if channel.start:  # the rest of a list: from the beginning
+            log = await self._log(store, scope, point, point.position)
+            known: Channel | None = None
+            for id, entry in reversed(log):
+                for piece in entry.pieces:
+                    known = piece.onto(known, self._serde) if piece.name == name else known
+                if id == at[0] and known is not None:
+                    return known.value(self._serde)
+        return channel.onto(None, self._serde).value(self._serde)
 
 
 def _seed(ancestors: Sequence[Entry], name: str) -> tuple[int, int] | None:
