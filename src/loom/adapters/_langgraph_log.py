@@ -22,15 +22,22 @@ from loom.errors import MissingExtra, NotFound, StoreConflict, StoreError, Usage
 from loom.protocols.checkpoint_store import CheckpointStore
 
 try:
-    from langchain_core.messages import BaseMessage
+    from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
     from langgraph.checkpoint.base import WRITES_IDX_MAP, DeltaChannelHistory, PendingWrite, writes_sort_key
     from langgraph.checkpoint.serde.base import SerializerProtocol
+    from pydantic import BaseModel
 except ImportError as error:
     raise MissingExtra("loom.adapters.langgraph", "langgraph") from error
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 _LEAVES = frozenset({str, int, float, bool, type(None), bytes})
+_EMPTY = frozenset({dict, list})
+_MESSAGES = frozenset({AIMessage, HumanMessage, SystemMessage, ToolMessage})
+_SET_FIELDS, _SET_NAMED, _SET_EXTRA, _SET_PRIVATE = (
+    BaseModel.__dict__[name].__set__
+    for name in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+)
 _KIND, _ROOT = "langgraph", "root"
 """The kind of the entries; and the id of the empty checkpoint that every thread begins at."""
 _TRIES = 5
@@ -82,7 +89,7 @@ class Channel(NamedTuple):
     def value(self, serde: SerializerProtocol) -> Any:
         """The value, which the caller may change."""
         if self.items is not None:
-            return [_copied(item, serde) for item in self.items]
+            return [item.made(serde) if type(item) is _Message else _copied(item, serde) for item in self.items]
         return serde.loads_typed((self.kind, self.data))
 
 
@@ -100,7 +107,9 @@ class Piece(NamedTuple):
         if self.start is None:
             return Channel(self.version, self.kind, self.data)
         kept = before.items[: self.start] if before and before.items else []
-        return Channel(self.version, self.kind, items=[*kept, *serde.loads_typed((self.kind, self.data))])
+        fresh = serde.loads_typed((self.kind, self.data))
+        more = [_Message.of(item) if type(item) in _MESSAGES else item for item in fresh]
+        return Channel(self.version, self.kind, items=[*kept, *more])
 
 
 Channels = Mapping[str, Channel]
@@ -172,7 +181,12 @@ def _shared(kept: list[Any], given: list[Any], serde: SerializerProtocol) -> int
     """How many items two lists have in common from the start."""
     count = 0
     for one, other in zip(kept, given, strict=False):
-        if not _same(one, other) and serde.dumps_typed(one) != serde.dumps_typed(other):
+        if type(one) is _Message:
+            is_same = type(other) is one.kind and one.fields == other.__dict__
+            one = None if is_same else one.made(serde)  # noqa: PLW2901  (only where it is compared as bytes)
+        else:
+            is_same = _same(one, other)
+        if not is_same and serde.dumps_typed(one) != serde.dumps_typed(other):
             break
         count += 1
     return count
@@ -187,9 +201,7 @@ def _same(one: Any, other: Any) -> bool:
         return bool(one == other)
     if kind is dict:
         return list(one) == list(other) and all(_same(value, other[name]) for name, value in one.items())
-    if kind is list:
-        return len(one) == len(other) and all(map(_same, one, other))
-    return _is_message(kind) and bool(one.__dict__ == other.__dict__)
+    return kind is list and len(one) == len(other) and all(map(_same, one, other))
 
 
 def _copied(value: Any, serde: SerializerProtocol) -> Any:
@@ -200,18 +212,38 @@ def _copied(value: Any, serde: SerializerProtocol) -> Any:
         return [_copied(item, serde) for item in cast("list[Any]", value)]
     if kind is dict:
         return {name: _copied(item, serde) for name, item in cast("dict[Any, Any]", value).items()}
-    if not _is_message(kind):
-        return serde.loads_typed(serde.dumps_typed(value))
-    message = kind.__new__(kind)  # as pydantic copies, but many times faster; there are hundreds
-    fields = {name: item if type(item) in _LEAVES else _copied(item, serde) for name, item in value.__dict__.items()}
-    object.__setattr__(message, "__dict__", fields)
-    for name in ("__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__"):
-        object.__setattr__(message, name, copy(getattr(value, name)))
-    return message
+    return serde.loads_typed(serde.dumps_typed(value))
 
 
-def _is_message(kind: type) -> bool:
-    return issubclass(kind, BaseMessage) and kind.__module__.startswith("langchain_core.")
+class _Message(NamedTuple):
+    """A message taken apart, to be made again and again: with a long conversation that is what a turn costs."""
+
+    kind: type
+    fields: dict[str, Any]
+    containers: tuple[tuple[str, type], ...]
+    named: set[str]
+    extra: Any
+    private: Any
+
+    @classmethod
+    def of(cls, message: Any) -> _Message:
+        """A message that was just read back, and that nobody else has."""
+        fields: dict[str, Any] = message.__dict__
+        containers = tuple((name, type(value)) for name, value in fields.items() if type(value) not in _LEAVES)
+        more = message.__pydantic_fields_set__, message.__pydantic_extra__, message.__pydantic_private__
+        return cls(type(message), fields, containers, *more)
+
+    def made(self, serde: SerializerProtocol) -> Any:
+        """An equal message, with containers of its own."""
+        fields = self.fields.copy()
+        for name, kind in self.containers:
+            fields[name] = kind() if kind in _EMPTY and not fields[name] else _copied(fields[name], serde)
+        message = object.__new__(self.kind)
+        _SET_FIELDS(message, fields)
+        _SET_NAMED(message, self.named.copy())
+        _SET_EXTRA(message, _copied(self.extra, serde))
+        _SET_PRIVATE(message, _copied(self.private, serde))
+        return message
 
 
 def merged_writes(bodies: Iterable[object], serde: SerializerProtocol) -> list[PendingWrite]:
@@ -278,6 +310,7 @@ class Threads:
             else:
                 self._entries.put((scope, id), entry)
                 self._channels.put((scope, id), channels)
+                self._channels.pop((scope, before or ""))  # a thread goes on from its end, as a rule
                 return
         raise StoreConflict(f"other processes changed thread {scope.session_id!r} under this write; try again")
 

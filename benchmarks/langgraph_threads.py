@@ -1,6 +1,6 @@
 """What a long thread of LangGraph costs: bytes on disk and CPU a turn, with Loom's saver and with LangGraph's own.
 
-    python -m benchmarks.langgraph [--turns 400] [--bytes 2000] [--profile]
+    python -m benchmarks.langgraph_threads [--turns 400] [--bytes 2000] [--profile]
 
 A graph of one node answers at once. Each turn is a message of half the bytes and an answer of the other half, one
 `invoke` in the same process; both savers write SQLite files, turn by turn in alternation, so that a busy machine slows
