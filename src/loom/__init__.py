@@ -31,8 +31,8 @@ _TABLE = """
     loom.core.filter: And Eq Filter In Not Or Range Where
     loom.core.log: CacheStatus Checkpoint CheckpointSaved Compaction CompactionEnd CompactionStart ContextPressure
     loom.core.log: Error Event LogEntry LoggedMessage MemoryLearned MemoryPromoted MemoryRecalled MemoryRemembered
-    loom.core.log: Recovery Replacement SessionEnd SessionStart Shown Text ToolEnd ToolRefused ToolStart TurnEnd
-    loom.core.log: TurnStart
+    loom.core.log: Recorded Recovery Replacement SavedSession SessionEnd SessionStart Shown Text ToolEnd ToolRefused
+    loom.core.log: ToolStart TurnEnd TurnStart
     loom.core.message: DocumentPart ImagePart Message NativePart Part Role TextPart ThinkingPart ToolCallPart
     loom.core.message: ToolResultPart ToolSpec Usage
     loom.core.record: Claim Episode Erasure Excerpt Fact Hit Layer Origin Passage Provenance Receipt Record Scalar
@@ -63,7 +63,7 @@ _TABLE = """
     loom.memory.config: MemoryConfig MemoryLayerConfig MemoryStrategyType
     loom.memory.memory: Memory
     loom.memory.results: Learned Metabolized Recalled Remembered Skip
-    loom.protocols.checkpoint_store: CheckpointStore KeyValues
+    loom.protocols.checkpoint_store: CheckpointStore Forks KeyValues PrunesCheckpoints
     loom.protocols.compactor: Compactor Rewrite
     loom.protocols.embedder: Embedder Vector
     loom.protocols.extractor: Extraction Extractor

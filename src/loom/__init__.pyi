@@ -72,8 +72,10 @@ from loom.core.log import MemoryLearned as MemoryLearned
 from loom.core.log import MemoryPromoted as MemoryPromoted
 from loom.core.log import MemoryRecalled as MemoryRecalled
 from loom.core.log import MemoryRemembered as MemoryRemembered
+from loom.core.log import Recorded as Recorded
 from loom.core.log import Recovery as Recovery
 from loom.core.log import Replacement as Replacement
+from loom.core.log import SavedSession as SavedSession
 from loom.core.log import SessionEnd as SessionEnd
 from loom.core.log import SessionStart as SessionStart
 from loom.core.log import Shown as Shown
@@ -198,7 +200,9 @@ from loom.memory.results import Recalled as Recalled
 from loom.memory.results import Remembered as Remembered
 from loom.memory.results import Skip as Skip
 from loom.protocols.checkpoint_store import CheckpointStore as CheckpointStore
+from loom.protocols.checkpoint_store import Forks as Forks
 from loom.protocols.checkpoint_store import KeyValues as KeyValues
+from loom.protocols.checkpoint_store import PrunesCheckpoints as PrunesCheckpoints
 from loom.protocols.compactor import Compactor as Compactor
 from loom.protocols.compactor import Rewrite as Rewrite
 from loom.protocols.embedder import Embedder as Embedder

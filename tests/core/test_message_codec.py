@@ -73,6 +73,7 @@ def test_every_field_is_written():
     checkpoint = checkpoint_to_dict(Checkpoint(
         id="c", session_id="s", at=T0, position=1, turn=1, parent="p", compactions=("k",), pins=("m",),
         usage=Usage(input=1, output=1, cache_read=1, cache_write=1), unfinished=True,
+        attributes={"run": "r1"},
     ))  # fmt: skip
     # What is shown is read from the log when it is asked for, and stands in no file.
     assert set(checkpoint) == {f.name for f in fields(Checkpoint)} - {"shown"}

@@ -211,7 +211,7 @@ async def test_a_newer_format_is_refused(tmp_path, store):
     await save(store, CHAT, "c1", "tea")
     path = the_log(tmp_path)
     frames, _ = frames_of(path.read_bytes(), "x")
-    newer = frames[0][1].replace(b'"format":1', b'"format":2')
+    newer = frames[0][1].replace(b'"format":2', b'"format":3')
     path.write_bytes(framed(newer) + b"".join(framed(payload) for _, payload in frames[1:]))
     async with aclosing(FileCheckpointStore(path.parent)) as other:
         with pytest.raises(FormatTooNew, match="upgrade Loom"):

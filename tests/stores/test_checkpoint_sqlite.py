@@ -111,12 +111,12 @@ async def test_parts_with_equal_hashes_are_told_apart(path, monkeypatch):
 async def test_a_newer_format_is_refused_and_not_touched(path):
     async with SqliteCheckpointStore(path) as store:
         await save_turns(store, CHAT, "c1")
-    execute(path, "UPDATE meta SET value = '2' WHERE name = 'checkpoints'")
+    execute(path, "UPDATE meta SET value = '3' WHERE name = 'checkpoints'")
     store = SqliteCheckpointStore(path)
     with pytest.raises(FormatTooNew, match="upgrade Loom"):
         await save(store, CHAT, "c2", "x")
     await store.aclose()
-    execute(path, "UPDATE meta SET value = '1' WHERE name = 'checkpoints'")
+    execute(path, "UPDATE meta SET value = '2' WHERE name = 'checkpoints'")
     async with SqliteCheckpointStore(path) as store:
         assert await ids_in(store, CHAT) == ["c1"]
 
@@ -124,7 +124,7 @@ async def test_a_newer_format_is_refused_and_not_touched(path):
 async def test_a_newer_checkpoint_in_the_file_is_refused(path):
     async with SqliteCheckpointStore(path) as store:
         await save_turns(store, CHAT, "c1")
-        execute(path, "UPDATE checkpoint_nodes SET format = 2")
+        execute(path, "UPDATE checkpoint_nodes SET format = 3")
         with pytest.raises(FormatTooNew):
             await store.load(CHAT)
 

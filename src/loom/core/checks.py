@@ -77,6 +77,9 @@ MAX_ENTRY: Final = 4_000_000
 MAX_MEDIA: Final = 50_000_000
 """The base64 text of one picture or document: the largest request that a provider takes."""
 
+MAX_RECORDED: Final = 50_000_000
+"""The body of one entry that a program records in a log: characters of JSON, or bytes. As much as a picture."""
+
 MAX_DOCUMENT: Final = 10_000_000
 """One document of a knowledge base: the longest novels there are. It is cut into passages, and shown by them."""
 

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from datetime import datetime
 from typing import Any, TypeAlias, TypeVar, cast
 
-from loom.core.log import FORMAT_VERSION, Checkpoint, Compaction, LogEntry, LoggedMessage, Replacement
+from loom.core.checks import as_utc, check_id
+from loom.core.log import (
+    FORMAT_VERSION,
+    Checkpoint,
+    Compaction,
+    LogEntry,
+    LoggedMessage,
+    Recorded,
+    Replacement,
+    recorded_again,
+)
 from loom.core.message import JSON, PARTS, Message, Part, TextPart, ToolResultPart, Usage
 from loom.core.record import Episode, Fact, Layer, Provenance, Record, Scalar, WorkingBlock
 from loom.errors import FormatTooNew, UsageError
@@ -108,6 +119,8 @@ _NAMES = {made: name for name, made in PARTS.items()}
 _FIELDS = {name: tuple(f.name for f in fields(made)) for name, made in PARTS.items()}
 _ANY_TYPE = frozenset({"input"})
 _LOGGED = frozenset({"type", "id", "at", "role", "parts"})
+_RECORDED = frozenset({"type", "id", "at", "kind", "body", "base64", "json", "bytes"})
+"""`json` and `bytes` are where a store has a body; `body` and `base64` the body itself."""
 _MESSAGE = frozenset({"role", "parts"})
 _TYPES: dict[str, type] = {"content": list, "is_error": bool, "body": dict}
 """The JSON type of a part's field; all others are text."""
@@ -119,7 +132,7 @@ _CHECKPOINT: dict[str, type] = {
     "format_version": int, "id": str, "session_id": str, "at": datetime, "position": int, "turn": int,
 }  # fmt: skip
 _CHECKPOINT_MORE: dict[str, type] = {
-    "parent": str, "compactions": tuple, "pins": tuple, "usage": dict, "unfinished": bool,
+    "parent": str, "compactions": tuple, "pins": tuple, "usage": dict, "unfinished": bool, "attributes": dict,
 }  # fmt: skip
 """The fields that are left out where they say nothing."""
 
@@ -199,11 +212,34 @@ def _message(data: JSON, get: Callable[[JSON], Part]) -> Message:
         raise _no(what, error) from error
 
 
-def entry_to_dict(entry: LogEntry, put: Callable[[Part], JSON] = part_to_dict) -> Data:
-    """A log entry as a JSON object; `put` encodes a part."""
+def body_to_dict(body: JSON | bytes) -> Data:
+    """The body of a recorded entry as a field of its JSON object."""
+    return {"base64": b64encode(body).decode()} if isinstance(body, bytes) else {"body": body}
+
+
+def body_from_dict(data: Mapping[str, JSON]) -> JSON | bytes:
+    """The body of body_to_dict(); raises UsageError where there is none, or two."""
+    if ("body" in data) == ("base64" in data):
+        raise UsageError("a recorded entry has a body or base64, and never both")
+    if "body" in data:
+        return data["body"]
+    try:
+        return b64decode(_field(data, "base64", str, "a recorded entry"), validate=True)
+    except ValueError as error:
+        raise _no("a body in base64", error) from error
+
+
+def entry_to_dict(
+    entry: LogEntry,
+    put: Callable[[Part], JSON] = part_to_dict,
+    put_body: Callable[[JSON | bytes], Data] = body_to_dict,
+) -> Data:
+    """A log entry as a JSON object; `put` encodes a part, `put_body` the body of a recorded entry."""
     found: Data = {"id": entry.id, "at": entry.at.isoformat()}
     if isinstance(entry, LoggedMessage):
         return {"type": "message", **found, **message_to_dict(entry.message, put)}
+    if isinstance(entry, Recorded):
+        return {"type": "recorded", **found, "kind": entry.kind, **put_body(entry.body)}
     return {
         "type": "compaction",
         **found,
@@ -214,7 +250,11 @@ def entry_to_dict(entry: LogEntry, put: Callable[[Part], JSON] = part_to_dict) -
     }
 
 
-def entry_from_dict(data: JSON, get: Callable[[JSON], Part] = part_from_dict) -> LogEntry:
+def entry_from_dict(
+    data: JSON,
+    get: Callable[[JSON], Part] = part_from_dict,
+    get_body: Callable[[Data], JSON | bytes] = body_from_dict,
+) -> LogEntry:
     """The entry of entry_to_dict(); raises UsageError where this is none."""
     try:
         is_plain = data["type"] == "message" and data.keys() == _LOGGED
@@ -227,15 +267,20 @@ def entry_from_dict(data: JSON, get: Callable[[JSON], Part] = part_from_dict) ->
     if kind == "message":
         _check_names(data, _LOGGED, "a logged message")
         return LoggedMessage(_field(data, "id", str, kind), _time(data, kind), _message(data, get))
+    if kind == "recorded":
+        _check_names(data, _RECORDED, "a recorded entry")
+        id, whose = _field(data, "id", str, "a recorded entry"), _field(data, "kind", str, "a recorded entry")
+        check_id(id, "the id of a recorded entry")
+        return recorded_again(id, as_utc(_time(data, kind), "the time of a recorded entry"), whose, get_body(data))
     if kind != "compaction":
-        raise UsageError(f"type={kind!r} is not a kind of log entry; use message or compaction")
+        raise UsageError(f"type={kind!r} is not a kind of log entry; use message, compaction or recorded")
     values = _fields({name: value for name, value in data.items() if name != "type"}, "a compaction", _COMPACTION)
     replacements = tuple(_replacement_from_dict(one, get) for one in values.pop("replacements"))
     return Compaction(**values, replacements=replacements)
 
 
 def checkpoint_to_dict(checkpoint: Checkpoint) -> Data:
-    """A checkpoint as a JSON object; no parent, empty lists, zeros and what is false are left out."""
+    """A checkpoint as a JSON object; no parent, what is empty, zeros and what is false are left out."""
     found: Data = {"format_version": checkpoint.format_version, "id": checkpoint.id}
     found |= {"session_id": checkpoint.session_id, "at": checkpoint.at.isoformat()}
     found |= {"position": checkpoint.position, "turn": checkpoint.turn}
@@ -244,6 +289,7 @@ def checkpoint_to_dict(checkpoint: Checkpoint) -> Data:
     found |= {name: list(ids) for name in ("compactions", "pins") if (ids := getattr(checkpoint, name))}
     usage = {name: count for name in _USAGE if (count := getattr(checkpoint.usage, name))}
     found |= {"usage": usage} if usage else {}
+    found |= {"attributes": dict(checkpoint.attributes)} if checkpoint.attributes else {}
     return found | ({"unfinished": True} if checkpoint.unfinished else {})
 
 

@@ -1,23 +1,25 @@
 """A session's append-only log, what is shown of it, the checkpoints that point into it, and events that tell of it.
 
-The log is the truth: messages and compactions, each with an id, none ever changed. What is shown is the
-messages with some compactions applied in order, so leaving the last one out is an exact undo.
+The log is the truth: messages, compactions and what programs record, each with an id, none ever changed. What is shown
+is the messages with some compactions applied in order, so leaving the last one out is an exact undo.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
 from types import NoneType
-from typing import Any, ClassVar, Literal, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args, get_origin, get_type_hints
 
-from loom.core.checks import as_utc, check_id
+from loom.core.checks import MAX_RECORDED, as_utc, check_attributes, check_id, check_length, check_name, check_text
 from loom.core.message import JSON, Message, Usage
 from loom.errors import FormatTooNew, UsageError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2: recorded entries, and attributes of checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,53 @@ class Compaction:
         return tuple(result)
 
 
-LogEntry: TypeAlias = LoggedMessage | Compaction
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An entry of a log that is neither a message nor a compaction: what a program keeps beside a conversation.
+
+    No model is ever shown it, and no compaction touches it. `kind` says whose it is, such as `langgraph.state`; kinds
+    that begin with `loom.` are Loom's own. `body` is any JSON value, or bytes. A value is taken as JSON reads it back:
+    a tuple becomes a list, and names are text.
+    """
+
+    id: str
+    at: datetime
+    kind: str
+    body: JSON | bytes = field(hash=False)
+
+    def __post_init__(self) -> None:
+        check_id(self.id, "the id of a recorded entry")
+        object.__setattr__(self, "at", as_utc(self.at, f"the time of recorded entry {self.id}"))
+        check_text(self.kind, f"the kind of recorded entry {self.id}")
+        check_name(self.kind, f"the kind of recorded entry {self.id}")
+        object.__setattr__(self, "body", _body_of(self.body, f"the body of recorded entry {self.id}"))
+
+
+def recorded_again(id: str, at: datetime, kind: str, body: JSON | bytes) -> Recorded:
+    """An entry that was checked when it was recorded, and is not checked again."""
+    made = object.__new__(Recorded)
+    for name, value in (("id", id), ("at", at), ("kind", kind), ("body", body)):
+        object.__setattr__(made, name, value)
+    return made
+
+
+def _body_of(given: Any, what: str) -> JSON | bytes:
+    if isinstance(given, bytes | bytearray | memoryview):
+        body = bytes(cast("bytes", given))
+        if len(body) > MAX_RECORDED:
+            raise UsageError(f"{what} has {len(body):,} bytes; at most {MAX_RECORDED:,} are taken: record it in pieces")
+        return body
+    try:
+        text = json.dumps(given, ensure_ascii=False, allow_nan=False)
+        check_length(text, what, MAX_RECORDED, "record it in pieces")
+        return json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"{what} is neither JSON nor bytes: {error}") from error
+
+
+LogEntry: TypeAlias = LoggedMessage | Compaction | Recorded
 
 
 def shown_of(log: Iterable[LogEntry], compactions: Collection[str]) -> tuple[Shown, ...]:
@@ -116,7 +164,7 @@ def shown_of(log: Iterable[LogEntry], compactions: Collection[str]) -> tuple[Sho
     for entry in log:
         if isinstance(entry, LoggedMessage):
             messages.append(Shown(entry.id, entry.message))
-        elif entry.id in compactions:
+        elif isinstance(entry, Compaction) and entry.id in compactions:
             applied.append(entry)
     missing = set(compactions) - {c.id for c in applied}
     if missing:
@@ -135,8 +183,9 @@ class Checkpoint:
     `compactions` are the ids of those that apply. `turn` is the number of finished turns, `usage` their
     sum. `parent` is the checkpoint it continues: not always the one saved before it, and after a fork one
     of another session. `pins` are the ids of messages that no compaction may touch. `unfinished` says that
-    messages of a turn which is not over stand at the end of the log. `shown` is what the model was shown at that point,
-    where the checkpoint was loaded together with it; it is not part of what is saved or compared.
+    messages of a turn which is not over stand at the end of the log. `attributes` are a few short texts to find it by,
+    such as the id of a run. `shown` is what the model was shown at that point, where the checkpoint was loaded together
+    with it; it is not part of what is saved or compared.
     """
 
     id: str
@@ -149,6 +198,7 @@ class Checkpoint:
     pins: tuple[str, ...] = ()
     usage: Usage = field(default_factory=Usage)
     unfinished: bool = False
+    attributes: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
     format_version: int = FORMAT_VERSION
     shown: tuple[Message, ...] | None = field(default=None, compare=False, repr=False)
 
@@ -158,6 +208,9 @@ class Checkpoint:
         object.__setattr__(self, "at", as_utc(self.at, f"the time of checkpoint {self.id}"))
         if self.position < 0 or self.turn < 0:
             raise UsageError(f"checkpoint {self.id} has position {self.position}, turn {self.turn}; count from 0")
+        if self.attributes:
+            check_texts(self.attributes, f"checkpoint {self.id}")
+            object.__setattr__(self, "attributes", dict(self.attributes))
         if self.format_version > FORMAT_VERSION:
             raise FormatTooNew(
                 f"checkpoint {self.id} has format {self.format_version}, this Loom reads up to {FORMAT_VERSION}; "
@@ -183,6 +236,28 @@ class Checkpoint:
     def timestamp(self) -> datetime:
         """When it was saved: `at`."""
         return self.at
+
+
+def check_texts(attributes: Mapping[str, str], what: str) -> None:
+    """Refuse attributes that are too many, too long, or not text."""
+    check_attributes(attributes, what)
+    for name, value in attributes.items():
+        check_text(name, f"the name of an attribute of {what}")
+        check_text(value, f"the attribute {name!r} of {what}", may_be_empty=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedSession:
+    """A session as a store has it: the times of its first and last checkpoint, and how much there is.
+
+    `entries` counts the log of the last checkpoint from the very beginning, as its `position` does.
+    """
+
+    session_id: str
+    first_at: datetime
+    last_at: datetime
+    checkpoints: int
+    entries: int
 
 
 def end_of_turn(checkpoints: Iterable[Checkpoint], turn: int) -> Checkpoint | None:

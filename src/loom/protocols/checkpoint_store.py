@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from loom.core.log import Checkpoint, LogEntry
+from loom.core.log import Checkpoint, LogEntry, Recorded, SavedSession
 from loom.core.record import Receipt
 from loom.core.scope import Scope
 
@@ -14,7 +14,7 @@ from loom.core.scope import Scope
 class CheckpointStore(Protocol):
     """Keeps one append-only log per session, and the checkpoints that point into it.
 
-    The scope names the session; list() and forget() also take a user's scope, for all of its sessions.
+    The scope names the session; list(), sessions() and forget() also take a user's scope, for all of its sessions.
 
     Laws:
     - save() is atomic and durable: a reader sees the entries and the checkpoint, or neither;
@@ -26,8 +26,18 @@ class CheckpointStore(Protocol):
     - saving the same checkpoint again is a no-op; its id with other content is StoreConflict;
     - saving costs what is new: no earlier entry is written again, and equal parts are stored once;
     - load() gives a value equal to the saved one; an unknown id, or a session without any, gives None;
-    - history() gives the whole log up to the checkpoint, through forks, equal to what was saved;
-    - list() is last saved first; delete() never removes an entry that another checkpoint needs;
+    - append() continues the newest checkpoint, whoever wrote it, and never conflicts with another writer: of two that
+      append at one moment, both succeed, one behind the other. The new checkpoint has the view of the one it continues
+      (compactions, pins, turn, usage) and its own attributes;
+    - with `once`, entries whose id the log already holds are left out; where none is new, nothing is written and the
+      newest checkpoint is returned. It is answered by an index, not by reading the log;
+    - history() gives the whole log up to the checkpoint, through forks, equal to what was saved; with `after` only the
+      entries behind that position, at the cost of those. Without `bodies`, that of a recorded entry is None and is not
+      read. recorded() gives only recorded entries, without reading the messages between them;
+    - list() is last saved first; `before` is a checkpoint of the session, and only those saved before it come;
+      `attributes` have to be equal, others may be there too, and `limit` counts what fits;
+    - sessions() is last saved first, and costs the same however long the logs are;
+    - delete() never removes an entry that another checkpoint needs;
     - a checkpoint written by any earlier format loads; a newer one raises FormatTooNew;
     - scopes never meet; an id is data and cannot name a file outside the store.
     """
@@ -42,12 +52,49 @@ class CheckpointStore(Protocol):
         """The checkpoint with this id, or the one last saved."""
         ...
 
-    async def history(self, scope: Scope, id: str) -> tuple[LogEntry, ...]:
-        """The log up to a checkpoint; raises NotFound where there is none with this id."""
+    async def append(
+        self,
+        scope: Scope,
+        entries: Sequence[LogEntry],
+        *,
+        attributes: Mapping[str, str] | None = None,
+        once: bool = False,
+        parent: str | None = None,
+        id: str | None = None,
+    ) -> Checkpoint:
+        """Append the entries behind the newest checkpoint, and return the new one.
+
+        `parent` names an older checkpoint to continue instead. `id` is the id of the new one, which is otherwise made
+        here; one that the session already has is StoreConflict. An unknown parent is NotFound.
+        """
         ...
 
-    async def list(self, scope: Scope, *, limit: int | None = None) -> tuple[Checkpoint, ...]:
-        """Checkpoints, last saved first."""
+    async def history(self, scope: Scope, id: str, *, after: int = 0, bodies: bool = True) -> tuple[LogEntry, ...]:
+        """The log up to a checkpoint, behind a position; raises NotFound where there is none with this id."""
+        ...
+
+    async def recorded(
+        self, scope: Scope, id: str | None = None, *, kind: str | None = None, after: int = 0
+    ) -> tuple[Recorded, ...]:
+        """The recorded entries of a log, of one kind or of all, up to a checkpoint or up to the newest.
+
+        Raises NotFound where there is no checkpoint with this id; a session without any has no entries.
+        """
+        ...
+
+    async def list(
+        self,
+        scope: Scope,
+        *,
+        limit: int | None = None,
+        attributes: Mapping[str, str] | None = None,
+        before: str | None = None,
+    ) -> tuple[Checkpoint, ...]:
+        """Checkpoints, last saved first; raises NotFound where `before` is not one of the session."""
+        ...
+
+    async def sessions(self, scope: Scope, *, limit: int | None = None) -> tuple[SavedSession, ...]:
+        """The sessions of a user, or the one that the scope names, last saved first."""
         ...
 
     async def delete(self, scope: Scope, id: str) -> bool:

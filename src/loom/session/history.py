@@ -12,7 +12,17 @@ from loom.context.context import Context
 from loom.context.entry import MessageEntry
 from loom.core.checks import MAX_TEXT, as_utc, check_id, check_length
 from loom.core.clock import Clock, RecordIds
-from loom.core.log import Checkpoint, Compaction, LogEntry, LoggedMessage, Replacement, Shown, end_of_turn, shown_of
+from loom.core.log import (
+    Checkpoint,
+    Compaction,
+    LogEntry,
+    LoggedMessage,
+    Recorded,
+    Replacement,
+    Shown,
+    end_of_turn,
+    shown_of,
+)
 from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart, Usage, from_mapping
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
@@ -73,12 +83,13 @@ class History:
     def withdraw(self, position: int) -> None:
         """Take back the messages that the log gained since it had this length.
 
-        A compaction made since stays, unless it covers one of them.
+        A compaction made since stays, unless it covers one of them; what was recorded stays.
         """
         gone = {entry.id for entry in self.log[position:] if isinstance(entry, LoggedMessage)}
         made = [entry for entry in self.log[position:] if isinstance(entry, Compaction)]
         kept = list(takewhile(lambda compaction: gone.isdisjoint(compaction.covered), made))
-        self.log[position:] = kept
+        stays = {compaction.id for compaction in kept}
+        self.log[position:] = [e for e in self.log[position:] if isinstance(e, Recorded) or e.id in stays]
         entries = [self._entries.pop(id) for id in gone]
         if len(kept) < len(made):
             undone = {compaction.id for compaction in made[len(kept) :]}
@@ -449,7 +460,7 @@ class Saver:
         if newest is None or found is None:
             what = repr(at) if isinstance(at, str) else "yet" if at is None else f"of turn {at}"
             raise NotFound(f"session {self.scope.session_id!r} has no checkpoint {what}; checkpoints() lists them")
-        log = await self.store.history(self.scope, found.id)
+        log = await self.store.history(self.scope, found.id, bodies=False)
         self.last, self.head, self._unsure = found, newest.id, None
         return found, log
 
@@ -462,7 +473,7 @@ class Saver:
         saved = await self.store.load(self.scope)
         if saved is None:
             return None
-        log = await self.store.history(self.scope, saved.id)
+        log = await self.store.history(self.scope, saved.id, bodies=False)
         if tuple(item.message for item in shown_of(log, saved.compactions)) != tuple(messages):
             raise StoreConflict(
                 f"session {self.scope.session_id!r} is saved with other messages; restore() brings those back, and a "

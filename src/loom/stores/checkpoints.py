@@ -1,4 +1,4 @@
-"""The checkpoint kernel: tree, fork, prune, parts and refusals over a small port."""
+"""The checkpoint kernel: tree, append, fork, prune, parts and refusals over a small port."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
+from itertools import islice
 from typing import Any, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 from loom.core.clock import Clock, RecordIds, SystemClock
-from loom.core.codec import all_from_bytes, entry_from_dict, entry_to_dict, part_from_dict, part_to_dict, to_bytes
-from loom.core.log import Checkpoint, LogEntry, shown_of
-from loom.core.message import JSON, Part
+from loom.core.log import FORMAT_VERSION, Checkpoint, LogEntry, Recorded, SavedSession, check_texts, shown_of
 from loom.core.record import Receipt
 from loom.core.scope import Scope
 from loom.errors import NotFound, ScopeRequired, StoreConflict, UsageError
-from loom.stores.base import DamagedData, reading
+from loom.stores._packed import ALL, ITS_OWN, NO_BODIES, Wanted
 
 DEFAULT_USER: Final = Scope("default", "default")
 """The user of a session that is named by its id alone: that of a Session or an Agent without a user."""
@@ -45,6 +43,17 @@ class TreeLink(NamedTuple, Generic[K]):
     """The id of its checkpoint; None where that was removed."""
     entries: int
     children: int
+
+
+class Matching(NamedTuple, Generic[K]):
+    """Which checkpoints are listed: those with these attributes, saved before this one."""
+
+    attributes: Mapping[str, str]
+    before: K | None = None
+
+    def takes(self, checkpoint: Checkpoint) -> bool:
+        """Whether a checkpoint has the attributes."""
+        return all(checkpoint.attributes.get(name) == value for name, value in self.attributes.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +87,25 @@ class CheckpointPort(ABC, Generic[K]):
         """The checkpoints with these ids, all at one moment; None asks for the newest."""
 
     @abstractmethod
-    async def checkpoints(self, session_id: str | None, limit: int | None) -> list[Checkpoint]:
+    async def checkpoints(
+        self, session_id: str | None, limit: int | None, matching: Matching[K] | None = None
+    ) -> list[Checkpoint]:
         """The checkpoints of a session, or of all sessions of the user, last saved first."""
 
     @abstractmethod
-    async def log(self, session_id: str, id: str, *, whole: bool) -> list[LogEntry] | None:
-        """The log up to a checkpoint, or only what its save added; None where it is not there."""
+    async def sessions(self, session_id: str | None, limit: int | None) -> list[SavedSession]:
+        """One session, or all of the user, last saved first."""
+
+    @abstractmethod
+    async def log(self, session_id: str, id: str, wanted: Wanted) -> list[LogEntry] | None:
+        """The log up to a checkpoint, or what is wanted of it; None where it is not there."""
+
+    @abstractmethod
+    async def held(self, session_id: str, newest: Saved[K], ids: Sequence[str]) -> set[str]:
+        """Those of the ids that entries of the log up to the newest checkpoint have, as an index says.
+
+        The index of a session is made when it is first asked for, and then brought up to date by what was saved since.
+        """
 
     @abstractmethod
     async def append(
@@ -269,32 +291,118 @@ class BaseCheckpointStore(ABC):
         (found,) = await self._step(user, lambda port: port.find(session_id, id), writes=False)
         if found is None or not isinstance(scope, str):
             return None if found is None else found.checkpoint
-        log = await self._step(user, lambda port: port.log(session_id, found.checkpoint.id, whole=True), writes=False)
+        log = await self._step(user, lambda port: port.log(session_id, found.checkpoint.id, NO_BODIES), writes=False)
         if log is None:  # another process removed it between the two steps
             return None
         shown = shown_of(log, found.checkpoint.compactions)
         return replace(found.checkpoint, shown=tuple(item.message for item in shown))
 
-    async def history(self, scope: Scope | str, id: str) -> tuple[LogEntry, ...]:
-        """The log up to a checkpoint."""
+    async def append(
+        self,
+        scope: Scope | str,
+        entries: Sequence[LogEntry],
+        *,
+        attributes: Mapping[str, str] | None = None,
+        once: bool = False,
+        parent: str | None = None,
+        id: str | None = None,
+    ) -> Checkpoint:
+        """Append entries behind the newest checkpoint, whoever wrote it, or behind `parent`; returns the new one.
+
+        With `once`, entries whose id the log already holds are left out. Where that leaves none, nothing is written and
+        the checkpoint that would have been continued is returned.
+        """
         scope, session_id = _session_of(scope)
-        found = await self._step(scope, lambda port: port.log(session_id, id, whole=True), writes=False)
+        new = Checkpoint(
+            id=self._ids.next_id() if id is None else id,
+            session_id=session_id,
+            at=self._clock.now(),
+            position=0,
+            turn=0,
+            attributes=attributes or {},
+        )
+        given = tuple(entries)
+        return await self._step(scope, lambda port: _append(port, new, given, parent, once=once), writes=True)
+
+    async def history(
+        self, scope: Scope | str, id: str, *, after: int = 0, bodies: bool = True
+    ) -> tuple[LogEntry, ...]:
+        """The log up to a checkpoint, behind a position; without `bodies`, those of recorded entries are None."""
+        return tuple(await self._read_log(scope, id, after, Wanted(bodies=bodies)))
+
+    async def recorded(
+        self, scope: Scope | str, id: str | None = None, *, kind: str | None = None, after: int = 0
+    ) -> tuple[Recorded, ...]:
+        """The recorded entries of a log, of one kind or of all, up to a checkpoint or up to the newest."""
+        found = await self._read_log(scope, id, after, Wanted(recorded=True, kind=kind))
+        return tuple(entry for entry in found if isinstance(entry, Recorded))
+
+    async def _read_log(self, scope: Scope | str, id: str | None, after: int, wanted: Wanted) -> Sequence[LogEntry]:
+        """What is wanted of the log up to a checkpoint, or up to the newest; NotFound where it is not there."""
+        scope, session_id = _session_of(scope)
+        if after < 0:
+            raise UsageError(f"after={after}; positions of a log count from 0")
+
+        async def read(port: CheckpointPort[Any]) -> Sequence[LogEntry] | None:
+            known, chosen = id, wanted
+            if after or known is None:
+                (found,) = await port.find(session_id, known)
+                if found is None:
+                    return () if known is None else None
+                known = found.checkpoint.id
+                chosen = replace(wanted, last=max(0, found.checkpoint.position - after)) if after else wanted
+            return () if chosen.last == 0 else await port.log(session_id, known, chosen)
+
+        found = await self._step(scope, read, writes=False)
         if found is None:
             raise NotFound(f"session {session_id!r} holds no checkpoint {id!r}; list() says which there are")
-        return tuple(found)
+        return found
 
-    async def list(self, scope: Scope | str | None = None, *, limit: int | None = None) -> tuple[Checkpoint, ...]:
-        """Checkpoints, last saved first; without a scope, the last one of each session of the default user."""
+    async def list(
+        self,
+        scope: Scope | str | None = None,
+        *,
+        limit: int | None = None,
+        attributes: Mapping[str, str] | None = None,
+        before: str | None = None,
+    ) -> tuple[Checkpoint, ...]:
+        """Checkpoints, last saved first; without a scope, the last one of each session of the default user.
+
+        `attributes` have to be equal, and others may be there too. With `before`, the id of a checkpoint of the
+        session, only those come that were saved before it.
+        """
         check_limit(limit)
+        if attributes:
+            check_texts(attributes, "a filter of checkpoints")
         user = DEFAULT_USER if scope is None else scope_of(scope)
+        session_id = user.session_id
+        if before is not None and session_id is None:
+            raise ScopeRequired(f"before={before!r} is a checkpoint of one session; name it with scope.for_session(id)")
         most = None if scope is None else limit
-        found = await self._step(user, lambda port: port.checkpoints(user.session_id, most), writes=False)
+
+        async def read(port: CheckpointPort[Any]) -> list[Checkpoint]:
+            last: Saved[Any] | None = None
+            if before is not None and session_id is not None:
+                (last,) = await port.find(session_id, before)
+                if last is None:
+                    raise NotFound(f"session {session_id!r} holds no checkpoint {before!r} to list from")
+            if not attributes and last is None:
+                return await port.checkpoints(session_id, most)
+            return await port.checkpoints(session_id, most, Matching(attributes or {}, last and last.key))
+
+        found = await self._step(user, read, writes=False)
         if scope is not None:
             return tuple(found)
         newest: dict[str, Checkpoint] = {}
         for checkpoint in found:
             newest.setdefault(checkpoint.session_id, checkpoint)
         return tuple(newest.values())[:limit]
+
+    async def sessions(self, scope: Scope | str | None = None, *, limit: int | None = None) -> tuple[SavedSession, ...]:
+        """The sessions of a user, or the one that the scope names, last saved first; without a scope, the default's."""
+        check_limit(limit)
+        user = DEFAULT_USER if scope is None else scope_of(scope)
+        return tuple(await self._step(user, lambda port: port.sessions(user.session_id, limit), writes=False))
 
     async def delete(self, scope: Scope | str, id: str | None = None) -> bool:
         """Remove one checkpoint, or without an id the whole session; False where it was not there."""
@@ -367,7 +475,7 @@ async def _save(
             if await port.append(checkpoint, entries, parent=parent, newest=newest):
                 return
             continue
-        held = await port.log(session_id, checkpoint.id, whole=False)
+        held = await port.log(session_id, checkpoint.id, ITS_OWN)
         if held is None:  # another process removed it after it was found
             continue
         if (checkpoint, list(entries)) != (saved.checkpoint, held):
@@ -376,6 +484,59 @@ async def _save(
             )
         return
     raise _too_busy(session_id)
+
+
+async def _append(
+    port: CheckpointPort[Any], new: Checkpoint, entries: Sequence[LogEntry], parent_id: str | None, *, once: bool
+) -> Checkpoint:
+    session_id = new.session_id
+    for _ in range(_TRIES):
+        same, newest, *parents = await port.find(session_id, new.id, None, *(() if parent_id is None else (parent_id,)))
+        if same is not None:
+            raise StoreConflict(
+                f"session {session_id!r} already has a checkpoint {new.id!r}; give the new one its own id"
+            )
+        parent = parents[0] if parents else newest
+        if parent is None and parent_id is not None:
+            raise NotFound(f"session {session_id!r} holds no checkpoint {parent_id!r} to continue; list() says which")
+        fresh = entries
+        if once:
+            fresh = await _not_held(port, session_id, parent, newest, entries)
+            if parent is not None and entries and not fresh:
+                return parent.checkpoint
+        made = replace(new, position=len(fresh))
+        if parent is not None:
+            before = parent.checkpoint
+            made = replace(
+                before,
+                id=new.id,
+                at=new.at,
+                parent=before.id,
+                position=before.position + len(fresh),
+                attributes=new.attributes,
+                format_version=FORMAT_VERSION,
+            )
+        if await port.append(made, fresh, parent=parent, newest=newest):
+            return made
+    raise _too_busy(session_id)
+
+
+async def _not_held(
+    port: CheckpointPort[Any],
+    session_id: str,
+    parent: Saved[Any] | None,
+    newest: Saved[Any] | None,
+    entries: Sequence[LogEntry],
+) -> Sequence[LogEntry]:
+    """The entries, each id once, that the log does not hold yet."""
+    distinct = {entry.id: entry for entry in reversed(entries)}
+    held = set[str]()
+    if parent is not None and newest is not None and parent.key == newest.key:
+        held = await port.held(session_id, parent, [*distinct])
+    elif parent is not None:  # of an older checkpoint there is no index
+        log = await port.log(session_id, parent.checkpoint.id, NO_BODIES)
+        held = {entry.id for entry in log or ()}
+    return [entry for id, entry in reversed(distinct.items()) if id not in held]
 
 
 def _check_continues(
@@ -433,10 +594,16 @@ class MemoryTree(TreePort[int], Generic[C]):
         self.nodes: dict[int, TreeNode[C]] = {}
         self._sessions: dict[str, dict[str, TreeNode[C]]] = {}
         self._next = 0
+        self._held: dict[str, tuple[int, set[str]]] = {}
+        """Of sessions that were asked: the ids of all entries up to a save. Its number comes first."""
 
     @abstractmethod
-    def read(self, nodes: Sequence[TreeNode[C]]) -> list[LogEntry]:
-        """The entries of saves, in order."""
+    def read(self, nodes: Sequence[TreeNode[C]], wanted: Wanted = ALL) -> list[LogEntry]:
+        """The entries of saves, in order, or those of them that are wanted."""
+
+    @abstractmethod
+    def ids_of(self, node: TreeNode[C]) -> list[str]:
+        """The ids of the entries of a save."""
 
     def add(self, checkpoint: Checkpoint | None, parent: int | None, entries: int, content: C) -> None:
         """Take in a new save, the newest of its session."""
@@ -455,6 +622,7 @@ class MemoryTree(TreePort[int], Generic[C]):
                 del held[node.checkpoint.id]
                 if not held:
                     del self._sessions[node.checkpoint.session_id]
+                    self._held.pop(node.checkpoint.session_id, None)
                 node.checkpoint = None
         for number in gone:
             parent = self.nodes[number].parent
@@ -474,19 +642,57 @@ class MemoryTree(TreePort[int], Generic[C]):
         nodes = [next(reversed(held.values()), None) if id is None else held.get(id) for id in ids]
         return [Saved(node.number, node.checkpoint) if node and node.checkpoint else None for node in nodes]
 
-    async def checkpoints(self, session_id: str | None, limit: int | None) -> list[Checkpoint]:
+    async def checkpoints(
+        self, session_id: str | None, limit: int | None, matching: Matching[int] | None = None
+    ) -> list[Checkpoint]:
         """The checkpoints of a session, or of all, last saved first."""
-        return [node.checkpoint for node in self._of(session_id)[:limit] if node.checkpoint is not None]
+        if matching is None:
+            return [node.checkpoint for node in self._of(session_id)[:limit] if node.checkpoint is not None]
+        before = self._next if matching.before is None else matching.before
+        nodes = (node for node in self._of(session_id) if node.number < before)
+        found = (node.checkpoint for node in nodes if node.checkpoint is not None)
+        return list(islice((checkpoint for checkpoint in found if matching.takes(checkpoint)), limit))
 
-    async def log(self, session_id: str, id: str, *, whole: bool) -> list[LogEntry] | None:
-        """The log up to a checkpoint, or only what its save added."""
+    async def sessions(self, session_id: str | None, limit: int | None) -> list[SavedSession]:
+        """One session, or all, last saved first."""
+        which = self._sessions if session_id is None else {session_id} & self._sessions.keys()
+        ends = [(next(iter(held.values())), next(reversed(held.values())), len(held))
+                for held in (self._sessions[id] for id in which)]  # fmt: skip
+        ends.sort(key=lambda end: end[1].number, reverse=True)
+        return [
+            saved_session(first.checkpoint, last.checkpoint, count)
+            for first, last, count in ends[:limit]
+            if first.checkpoint is not None and last.checkpoint is not None
+        ]
+
+    async def log(self, session_id: str, id: str, wanted: Wanted) -> list[LogEntry] | None:
+        """The log up to a checkpoint, or what is wanted of it."""
         node = self._sessions.get(session_id, {}).get(id)
         if node is None:
             return None
-        nodes = [node]
-        while whole and (parent := nodes[-1].parent) is not None:
+        nodes, seen = [node], node.entries
+        while not wanted.enough(seen) and (parent := nodes[-1].parent) is not None:
             nodes.append(self.nodes[parent])
-        return self.read(nodes[::-1])
+            seen += nodes[-1].entries
+        return self.read(nodes[::-1], wanted)
+
+    async def held(self, session_id: str, newest: Saved[int], ids: Sequence[str]) -> set[str]:
+        """Those of the ids that the log up to the newest checkpoint holds."""
+        upto, known = self._held.get(session_id, (-1, set[str]()))
+        fresh: list[TreeNode[C]] = []
+        number: int | None = newest.key
+        while number is not None and number > upto:  # a save that another continues has the smaller number
+            fresh.append(self.nodes[number])
+            number = fresh[-1].parent
+        if number is not None and number != upto:  # the session goes on from an older checkpoint: begin anew
+            known = set[str]()
+            while number is not None:
+                fresh.append(self.nodes[number])
+                number = fresh[-1].parent
+        for node in fresh:
+            known.update(self.ids_of(node))
+        self._held[session_id] = (newest.key, known)
+        return known.intersection(ids)
 
     async def keys(self, session_id: str | None) -> list[int]:
         """The numbers of the saves with a checkpoint, last saved first."""
@@ -499,44 +705,12 @@ class MemoryTree(TreePort[int], Generic[C]):
         return [TreeLink(n.number, n.parent, n.checkpoint and n.checkpoint.id, n.entries, n.children) for n in nodes]
 
 
-HASH = 32
-"""How many bytes name a part."""
-
-
-@dataclass(frozen=True, slots=True)
-class PackedEntries:
-    """Entries whose parts are replaced by their place in `hashes`; `bodies` are the parts by hash, each once."""
-
-    entries: bytes
-    hashes: tuple[bytes, ...]
-    bodies: Mapping[bytes, bytes]
-
-
-def pack_entries(entries: Sequence[LogEntry]) -> PackedEntries:
-    """Entries as they are stored by backends that share parts by hash."""
-    hashes: list[bytes] = []
-    bodies: dict[bytes, bytes] = {}
-
-    def put(part: Part) -> int:
-        body = to_bytes(part_to_dict(part))
-        hashes.append(sha256(body).digest())
-        bodies[hashes[-1]] = body
-        return len(hashes) - 1
-
-    packed: list[JSON] = [entry_to_dict(entry, put) for entry in entries]
-    return PackedEntries(to_bytes(packed), tuple(hashes), bodies)
-
-
-def unpack_entries(pieces: Sequence[tuple[bytes, Sequence[bytes]]], bodies: Mapping[bytes, bytes]) -> list[LogEntry]:
-    """The entries of saves in order: of each the bytes and the hashes that pack_entries() gave."""
-    for hash, body in bodies.items():
-        if sha256(body).digest() != hash:
-            raise DamagedData(f"the part {hash.hex()[:12]} of a conversation is not what was written")
-    with reading("the log of a conversation"):
-        values = map(part_from_dict, all_from_bytes([*bodies.values()]))
-        parts = dict(zip(bodies, values, strict=True))
-        unpacked: list[LogEntry] = []
-        for entries, (_, hashes) in zip(all_from_bytes([data for data, _ in pieces]), pieces, strict=True):
-            of_piece = [parts[hash] for hash in hashes]
-            unpacked += [entry_from_dict(entry, of_piece.__getitem__) for entry in entries]
-    return unpacked
+def saved_session(first: Checkpoint, last: Checkpoint, checkpoints: int) -> SavedSession:
+    """A session with so many checkpoints, from the first to the last."""
+    return SavedSession(
+        session_id=last.session_id,
+        first_at=first.at,
+        last_at=last.at,
+        checkpoints=checkpoints,
+        entries=last.position,
+    )

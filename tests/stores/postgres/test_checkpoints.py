@@ -10,8 +10,10 @@ from loom.errors import FormatTooNew, StoreConflict
 from loom.protocols.checkpoint_store import CheckpointStore, Forks, PrunesCheckpoints
 from loom.stores.postgres import PostgresCheckpointStore, PostgresStore
 from loom.testing.conformance import CheckpointStoreMachine, CheckpointStoreSuite
+from loom.testing.conformance.checkpoint_log import a_record
 from loom.testing.conformance.checkpoint_store import CHAT, a_checkpoint, a_message, save, save_turns, texts_of
 from loom.testing.conformance.suite import ALICE, an_episode
+from tests.stores.appending import check_processes
 from tests.stores.postgres.conftest import started
 from tests.stores.session_ids import check_session_ids
 
@@ -105,7 +107,7 @@ async def test_a_checkpoint_of_a_newer_format_is_refused(server):
     async with PostgresCheckpointStore(server.app) as store:
         await save(store, CHAT, "c1", "tea")
         newer = (
-            "convert_to(replace(convert_from(data, 'UTF8'), '\"format_version\":1', '\"format_version\":99'), 'UTF8')"
+            "convert_to(replace(convert_from(data, 'UTF8'), '\"format_version\":2', '\"format_version\":99'), 'UTF8')"
         )
         server.execute(f"UPDATE loom.checkpoint_nodes SET data = {newer}")
         with pytest.raises(FormatTooNew):
@@ -115,3 +117,20 @@ async def test_a_checkpoint_of_a_newer_format_is_refused(server):
 async def test_a_session_id_is_a_scope_of_the_default_user(server):
     async with PostgresCheckpointStore(server.app) as store:
         await check_session_ids(store)
+
+
+@pytest.mark.parametrize("once", [False, True], ids=["each", "once"])
+async def test_two_processes_that_append_lose_nothing(once, server):
+    await check_processes(server.app, once=once)
+
+
+async def test_bytes_are_stored_as_they_are_and_go_with_the_session(server):
+    body = bytes(range(256))
+    async with PostgresCheckpointStore(server.app) as store:
+        await store.append(CHAT, [a_record("r1", body), a_record("r2", {"n": 1})], once=True)
+        await store.append(CHAT, [a_record("r1", body), a_record("r3", {"n": 1})], once=True, attributes={"run": "x"})
+        assert server.execute("SELECT body FROM loom.checkpoint_parts ORDER BY uses") == [(body,), (b'{"n":1}',)]
+        rows = server.rows()
+        assert (rows["checkpoint_entry_ids"], rows["checkpoint_indexed"]) == (2, 1)
+        await store.forget(CHAT)
+        assert set(server.rows().values()) == {0}

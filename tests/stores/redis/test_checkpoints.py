@@ -13,6 +13,7 @@ from loom.errors import FormatTooNew, MissingExtra, NotFound, StoreConflict, Sto
 from loom.protocols.checkpoint_store import CheckpointStore, Forks, PrunesCheckpoints
 from loom.stores.redis import RedisCheckpointStore, RedisStore
 from loom.testing.conformance import CheckpointStoreMachine, CheckpointStoreSuite
+from loom.testing.conformance.checkpoint_log import a_record
 from loom.testing.conformance.checkpoint_store import (
     CHAT,
     a_checkpoint,
@@ -25,6 +26,7 @@ from loom.testing.conformance.checkpoint_store import (
 )
 from loom.testing.conformance.suite import ALICE, BOB, an_episode
 from loom.testing.fakes import FakeClock
+from tests.stores.appending import check_processes
 from tests.stores.redis.conftest import Span, new_prefix, started
 from tests.stores.session_ids import check_session_ids
 
@@ -149,6 +151,7 @@ async def test_redis_drops_a_user_when_their_last_session_is_over(store, clock):
     clock.advance(1800)
     fork = await store.fork(CHAT, "c1", session_id="fork")
     await save(store, FORK, "f2", "mine", after=fork)
+    await store.append(FORK, [a_message("f2.0")], once=True)  # makes the index of ids, which has keys of its own
     clock.advance(900)
     async with Span(store._link) as deleted:
         await store.delete(FORK, "f2")
@@ -165,6 +168,7 @@ async def test_redis_drops_a_user_when_their_last_session_is_over(store, clock):
 
 async def test_a_session_without_an_end_keeps_all_keys(store, clock):
     await save_turns(store, CHAT, "c1")
+    await store.append(CHAT, [a_message("c1.0")], once=True)  # makes the index of ids, which has keys of its own
     async with aclosing(new_store(clock, prefix=store._names.prefix)) as lasting:
         fork = await lasting.fork(CHAT, "c1", session_id="fork")
         assert {await call(store, "PTTL", key) for key in user_keys(store)} == {-1}
@@ -230,7 +234,7 @@ async def test_of_writers_in_many_stores_one_goes_on(store):
 
 
 async def test_equal_parts_are_stored_once_and_go_with_their_last_use(store):
-    _, _, _, _, _, _, _, _, parts, uses = user_keys(store)
+    _, _, _, _, _, _, _, _, parts, uses, _, _ = user_keys(store)
     first = await save(store, CHAT, "c1", "same")
     await save(store, CHAT, "c2", "same", after=first)
     for left in (b"2", b"1"):
@@ -257,7 +261,7 @@ async def test_a_checkpoint_of_a_newer_format_is_refused(store):
     await save(store, CHAT, "c1", "tea")
     data = user_keys(store)[3]
     ((node, packed),) = (await call(store, "HGETALL", data)).items()
-    await call(store, "HSET", data, node, packed.replace(b'"format_version":1', b'"format_version":99'))
+    await call(store, "HSET", data, node, packed.replace(b'"format_version":2', b'"format_version":99'))
     with pytest.raises(FormatTooNew):
         await store.load(CHAT)
 
@@ -319,3 +323,23 @@ async def test_a_missing_driver_is_named(monkeypatch):
 async def test_a_session_id_is_a_scope_of_the_default_user():
     async with aclosing(new_store()) as store:
         await check_session_ids(store)
+
+
+@pytest.mark.parametrize("once", [False, True], ids=["each", "once"])
+async def test_two_processes_that_append_lose_nothing(once):
+    await check_processes(started().url(database=2), once=once)
+
+
+async def test_bytes_are_stored_as_they_are_and_go_with_the_session(store, clock):
+    parts = user_keys(store)[8]
+    body = bytes(range(256))
+    await store.append(CHAT, [a_record("r1", body), a_record("r2", {"n": 1})], once=True)
+    await store.append(CHAT, [a_record("r1", body), a_record("r3", {"n": 1})], once=True)
+    assert sorted(await call(store, "HVALS", parts)) == [body, b'{"n":1}']
+    await store.forget(CHAT)
+    assert await kept_keys(store) == ONCE
+    await store.append(CHAT, [a_record("r1", body)], once=True)
+    await store.append(CHAT, [a_record("r1", body)], once=True)
+    clock.advance(3600)
+    again = await store.append(CHAT, [a_record("r1", body)], once=True)
+    assert again.position == 1, "a session that is over holds nothing"

@@ -4,7 +4,8 @@ The first frame says the format and whose file it is. Each frame after it is one
     {"checkpoint": ..., "parent": 3, "entries": [...], "parts": [...]}   a save; parts are the new ones
     {"removed": [1, 2]}                                                  checkpoints that were deleted
 Saves and parts are numbered from 0 in the order in which they stand in the file; `parent` and the parts of an entry
-are such numbers. A save without a checkpoint is the log of one that was deleted, kept for those that continue it.
+are such numbers, and so is the body of a recorded entry, which stands among the parts. A save without a checkpoint is
+the log of one that was deleted, kept for those that continue it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from loom.core.log import Checkpoint, LogEntry
 from loom.core.message import JSON, Part
 from loom.core.scope import Scope
 from loom.errors import StoreError, StoreUnavailable, UsageError
+from loom.stores._packed import ALL, Wanted, no_body
 from loom.stores.base import damage_at, lock_handle, reading, unlock_handle
 from loom.stores.checkpoints import Action, BaseCheckpointStore, MemoryTree, Removed, T, TreeNode, finish
 
@@ -195,7 +197,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 _MOST_OPEN = 32
 """Files of users that stay open, because a process may open only so many."""
-FORMAT = 1
+FORMAT = 2
 _SMALLEST_REWRITE = 64 * 1024
 """A smaller file is not worth a rewrite, whatever part of it is of no use."""
 
@@ -351,8 +353,8 @@ class _UserLog(MemoryTree[_FramePlace]):
             self.close()  # nothing was removed from the file, so it is read again
             raise
 
-    def read(self, nodes: Sequence[_LogNode]) -> list[LogEntry]:
-        """The entries of saves, in order."""
+    def read(self, nodes: Sequence[_LogNode], wanted: Wanted = ALL) -> list[LogEntry]:
+        """The entries of saves, in order, or those of them that are wanted."""
         frames: dict[int, Data] = {}
 
         def frame(offset: int) -> Data:
@@ -360,22 +362,32 @@ class _UserLog(MemoryTree[_FramePlace]):
                 frames[offset] = self._frame(offset)
             return frames[offset]
 
-        def get(number: JSON) -> Part:
+        def piece(number: JSON) -> JSON:
             offset, index = self._parts[int(number)]
-            return codec.part_from_dict(frame(offset)["parts"][index])
+            return frame(offset)["parts"][index]
+
+        def get(number: JSON) -> Part:
+            return codec.part_from_dict(piece(number))
+
+        def get_body(entry: Data) -> JSON | bytes:
+            return codec.body_from_dict(piece(entry["json"]))
 
         with reading(str(self._path), but=(OSError,)):
-            return [
-                codec.entry_from_dict(entry, get) for node in nodes for entry in frame(node.content.offset)["entries"]
-            ]
+            found = wanted.cut([entry for node in nodes for entry in frame(node.content.offset)["entries"]])
+            bodies = get_body if wanted.bodies else no_body
+            return [codec.entry_from_dict(entry, get, bodies) for entry in found if wanted.takes(entry)]
+
+    def ids_of(self, node: _LogNode) -> list[str]:
+        """The ids of the entries of a save."""
+        with reading(str(self._path), but=(OSError,)):
+            return [entry["id"] for entry in self._frame(node.content.offset)["entries"]]
 
     def _packed(self, checkpoint: Checkpoint | None, parent: int | None, entries: Sequence[LogEntry]) -> Data:
         """A save as it is written, parts replaced by their numbers."""
         fresh: list[Data] = []
         numbers: dict[bytes, int] = {}
 
-        def put(part: Part) -> int:
-            data = codec.part_to_dict(part)
+        def keep(data: Data) -> int:
             digest = _digest(data)
             number = self._numbers.get(digest, numbers.get(digest))
             if number is None:
@@ -383,10 +395,16 @@ class _UserLog(MemoryTree[_FramePlace]):
                 fresh.append(data)
             return number
 
+        def put(part: Part) -> int:
+            return keep(codec.part_to_dict(part))
+
+        def put_body(body: JSON | bytes) -> Data:
+            return {"json": keep(codec.body_to_dict(body))}
+
         packed: Data = {} if checkpoint is None else {"checkpoint": codec.checkpoint_to_dict(checkpoint)}
         if parent is not None:
             packed["parent"] = parent
-        packed["entries"] = [codec.entry_to_dict(entry, put) for entry in entries]
+        packed["entries"] = [codec.entry_to_dict(entry, put, put_body) for entry in entries]
         return packed | ({"parts": fresh} if fresh else {})
 
     def _append(self, change: Data) -> None:

@@ -10,7 +10,9 @@ from loom.core.clock import Clock
 from loom.core.log import Checkpoint, LogEntry
 from loom.core.scope import Scope
 from loom.errors import UsageError
+from loom.stores import _packed as packing
 from loom.stores import checkpoints as kernel
+from loom.stores._packed import ALL, Wanted
 from loom.stores.checkpoints import Action, BaseCheckpointStore, MemoryTree, T, TreeNode
 
 _Piece: TypeAlias = tuple[bytes, tuple[bytes, ...]]
@@ -52,13 +54,18 @@ class _MemorySaves(MemoryTree[_Piece]):
         super().__init__()
         self._parts: dict[bytes, bytes] = {}
 
-    def read(self, nodes: Sequence[TreeNode[_Piece]]) -> list[LogEntry]:
-        """The entries of saves, in order."""
+    def read(self, nodes: Sequence[TreeNode[_Piece]], wanted: Wanted = ALL) -> list[LogEntry]:
+        """The entries of saves, in order, or those of them that are wanted."""
         pieces = [node.content for node in nodes]
-        return kernel.unpack_entries(pieces, {hash: self._parts[hash] for _, hashes in pieces for hash in hashes})
+        hashes = packing.needed_hashes(pieces, wanted) if wanted.is_partial else [h for _, all in pieces for h in all]
+        return packing.unpack_entries(pieces, {hash: self._parts[hash] for hash in hashes}, wanted)
+
+    def ids_of(self, node: TreeNode[_Piece]) -> list[str]:
+        """The ids of the entries of a save."""
+        return packing.ids_in(node.content[0])
 
     async def write(self, checkpoint: Checkpoint, entries: Sequence[LogEntry], parent: int | None) -> None:
-        packed = kernel.pack_entries(entries)
+        packed = packing.pack_entries(entries)
         self._parts.update(packed.bodies)
         self.add(checkpoint, parent, len(entries), (packed.entries, packed.hashes))
 

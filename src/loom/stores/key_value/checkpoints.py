@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from inspect import Parameter, isawaitable, iscoroutinefunction, signature
+from random import random
 from typing import Any, Final, cast
 
 import anyio.to_thread
@@ -21,13 +22,25 @@ from anyio import Lock
 from loom.core import codec
 from loom.core.checks import check_text
 from loom.core.clock import Clock
-from loom.core.log import Checkpoint, LogEntry
+from loom.core.log import Checkpoint, LogEntry, Recorded, SavedSession, recorded_again
 from loom.core.message import JSON
 from loom.core.scope import Scope
-from loom.errors import LoomError, StoreConflict, StoreUnavailable, UsageError
+from loom.errors import LoomError, StoreUnavailable, UsageError
 from loom.protocols.checkpoint_store import KeyValues
+from loom.stores._packed import Wanted
 from loom.stores.base import DamagedData, damage_error, reading
-from loom.stores.checkpoints import Action, BaseCheckpointStore, Removed, Saved, T, TreeLink, TreePort, ancestors_of
+from loom.stores.checkpoints import (
+    Action,
+    BaseCheckpointStore,
+    Matching,
+    Removed,
+    Saved,
+    T,
+    TreeLink,
+    TreePort,
+    ancestors_of,
+    saved_session,
+)
 
 # Calling the four verbs of a key-value store, whether they are coroutines or block.
 
@@ -119,7 +132,10 @@ _KEPT: Final = 512
 _TRIES: Final = 3
 """How often keys are listed and values read where one is missing: another process may have just removed it."""
 
-_FORMAT: Final = 1
+_LONGEST_PAUSE: Final = 0.02
+"""Seconds that a writer waits at most before it tries again."""
+
+_FORMAT: Final = 2
 _NO_PARENT: Final = "-"
 _FIELDS: Final = 5
 
@@ -139,8 +155,8 @@ class KeyValueCheckpointStore(BaseCheckpointStore):
 
     Each save is one value under a key of its own, so it is there or not, and costs what is new; parts that come again
     in a later save are stored again. After a save the keys are listed once more: where another process continued the
-    session in the meantime, both take back what they wrote or one of them does, and StoreConflict is raised. That
-    needs a store whose list() shows what was just saved.
+    session in the meantime, both take back what they wrote or one of them does, and try again. That needs a store whose
+    list() shows what was just saved.
 
     Closing the store leaves `values` open.
     """
@@ -163,12 +179,14 @@ class KeyValueCheckpointStore(BaseCheckpointStore):
         self._prefix = prefix
         self._lock = Lock()
         self._known: OrderedDict[str, bytes] = OrderedDict()
+        self._entry_ids: dict[str, frozenset[str]] = {}
         self._is_closed = False
 
     async def aclose(self) -> None:
         """Release the key-value store, which stays open. Closing twice is allowed."""
         self._is_closed = True
         self._known.clear()
+        self._entry_ids.clear()
 
     async def _step(self, scope: Scope, action: Action[T], *, writes: bool) -> T:
         if self._is_closed:
@@ -177,7 +195,8 @@ class KeyValueCheckpointStore(BaseCheckpointStore):
         async with self._lock if writes else nullcontext():
             tries = 0
             while True:
-                saves = _KeyValueSaves(self._verbs, self._known, prefix, await self._verbs.keys(prefix))
+                keys = await self._verbs.keys(prefix)
+                saves = _KeyValueSaves(self._verbs, self._known, self._entry_ids, prefix, keys)
                 try:
                     return await action(saves)
                 except DamagedData as error:
@@ -196,14 +215,24 @@ class KeyValueCheckpointStore(BaseCheckpointStore):
 
 
 class _KeyValueSaves(TreePort[str]):
-    """The saves of one user, as the keys were listed at the start of the step."""
+    """The saves of one user, as the keys were listed last."""
 
-    def __init__(self, verbs: Verbs, known: OrderedDict[str, bytes], prefix: str, keys: Iterable[str]) -> None:
-        self._verbs, self._known, self._prefix = verbs, known, prefix
+    def __init__(
+        self,
+        verbs: Verbs,
+        known: OrderedDict[str, bytes],
+        ids: dict[str, frozenset[str]],
+        prefix: str,
+        keys: Iterable[str],
+    ) -> None:
+        self._verbs, self._known, self._ids, self._prefix = verbs, known, ids, prefix
+        self._see(keys)
+
+    def _see(self, keys: Iterable[str]) -> None:
         self._nodes: dict[str, _KeyNode] = {}
         self._doubled: list[_KeyNode] = []
         """Keys that a deletion replaced and was cut off before it removed them."""
-        found = filter(None, (_node_of(key.removeprefix(prefix)) for key in keys))
+        found = filter(None, (_node_of(key.removeprefix(self._prefix)) for key in keys))
         for node in sorted(found, key=lambda node: (node.name, node.live)):
             if node.name in self._nodes:  # the one without its checkpoint comes first: that was deleted
                 self._doubled.append(node)
@@ -224,22 +253,65 @@ class _KeyValueSaves(TreePort[str]):
             found.append(None if node is None or checkpoint is None else Saved(node.name, checkpoint))
         return found
 
-    async def checkpoints(self, session_id: str | None, limit: int | None) -> list[Checkpoint]:
-        found = [(await self._read(node)).checkpoint for node in self._of(session_id)[:limit]]
-        return [checkpoint for checkpoint in found if checkpoint is not None]
+    async def checkpoints(
+        self, session_id: str | None, limit: int | None, matching: Matching[str] | None = None
+    ) -> list[Checkpoint]:
+        nodes = self._of(session_id)
+        if matching is not None and matching.before is not None:
+            nodes = [node for node in nodes if node.name < matching.before]
+        found: list[Checkpoint] = []
+        for node in nodes:
+            if len(found) == limit:
+                break
+            checkpoint = (await self._read(node)).checkpoint
+            if checkpoint is not None and (matching is None or matching.takes(checkpoint)):
+                found.append(checkpoint)
+        return found
 
-    async def log(self, session_id: str, id: str, *, whole: bool) -> list[LogEntry] | None:
-        wanted = _node_id(session_id, id)
-        node = next((node for node in self._of(session_id) if node.id == wanted), None)
+    async def sessions(self, session_id: str | None, limit: int | None) -> list[SavedSession]:
+        ends: dict[str, list[_KeyNode]] = {}
+        for node in self._of(session_id):
+            ends.setdefault(node.session, []).append(node)
+        found = [
+            ((await self._read(nodes[-1])).checkpoint, (await self._read(nodes[0])).checkpoint, len(nodes))
+            for nodes in [*ends.values()][:limit]
+        ]
+        return [saved_session(first, last, count) for first, last, count in found if first and last]
+
+    async def log(self, session_id: str, id: str, wanted: Wanted) -> list[LogEntry] | None:
+        node = self._at(session_id, id)
         if node is None:
             return None
-        chain = [node]
-        while whole and chain[-1].parent != _NO_PARENT:
-            parent = self._nodes.get(chain[-1].parent)
-            if parent is None:
-                raise DamagedData(f"the log before save {chain[-1].number} of a conversation is missing")
-            chain.append(parent)
-        return [entry for node in reversed(chain) for entry in await self._entries(node)]
+        nodes, seen = [node], node.entries
+        while not wanted.enough(seen) and (parent := self._before(nodes[-1])) is not None:
+            nodes.append(parent)
+            seen += parent.entries
+        found = wanted.cut([entry for one in reversed(nodes) for entry in await self._entries(one)])
+        return [entry for one in found if (entry := _taken(one, wanted)) is not None]
+
+    def _at(self, session_id: str, id: str) -> _KeyNode | None:
+        wanted = _node_id(session_id, id)
+        return next((node for node in self._of(session_id) if node.id == wanted), None)
+
+    def _before(self, node: _KeyNode) -> _KeyNode | None:
+        """The save that this one continues."""
+        if node.parent == _NO_PARENT:
+            return None
+        if node.parent not in self._nodes:
+            raise DamagedData(f"the log before save {node.number} of a conversation is missing")
+        return self._nodes[node.parent]
+
+    async def held(self, session_id: str, newest: Saved[str], ids: Sequence[str]) -> set[str]:  # noqa: ARG002
+        # A bucket has no index. A save never changes, so its ids are read once in the life of the store.
+        wanted, found = {*ids}, set[str]()
+        node: _KeyNode | None = self._nodes[newest.key]
+        while node is not None and not wanted <= found:
+            key = self._prefix + node.key
+            if key not in self._ids:
+                self._ids[key] = frozenset([entry.id for entry in await self._entries(node)])
+            found |= wanted & self._ids[key]
+            node = self._before(node)
+        return found
 
     async def _entries(self, node: _KeyNode) -> tuple[LogEntry, ...]:
         entries = (await self._read(node)).entries
@@ -269,21 +341,35 @@ class _KeyValueSaves(TreePort[str]):
         parent = self._nodes[name].parent
         return parent if parent in self._nodes else None
 
+    async def append(
+        self,
+        checkpoint: Checkpoint,
+        entries: Sequence[LogEntry],
+        *,
+        parent: Saved[str] | None,
+        newest: Saved[str] | None,
+    ) -> bool:
+        try:
+            return await super().append(checkpoint, entries, parent=parent, newest=newest)
+        except _OvertakenError:
+            # Both writers may have taken back what they wrote: that they try again at different times lets one win.
+            await anyio.sleep(random() * _LONGEST_PAUSE)  # noqa: S311 - any spread will do
+            self._see(await self._verbs.keys(self._prefix))
+            return False
+
     async def write(self, checkpoint: Checkpoint, entries: Sequence[LogEntry], parent: str | None) -> None:
         session = _digest(checkpoint.session_id)
         number = 1 + max((node.number for node in self._nodes.values()), default=-1)
         id = _node_id(checkpoint.session_id, checkpoint.id)
         node = _KeyNode(number, id, parent or _NO_PARENT, session, len(entries), live=True)
         value = _Save(checkpoint, tuple(entries)).to_bytes()
+        before = {*await self.keys(checkpoint.session_id), node.name}
         await self._verbs.save(self._prefix + node.key, value)
         # A bucket cannot compare and set: look again, and take the save back if another one came meanwhile.
-        now = _KeyValueSaves(self._verbs, self._known, self._prefix, await self._verbs.keys(self._prefix))
-        if not {*await now.keys(checkpoint.session_id)} <= {*await self.keys(checkpoint.session_id), node.name}:
+        self._see(await self._verbs.keys(self._prefix))
+        if not {*await self.keys(checkpoint.session_id)} <= before:
             await self._verbs.delete(self._prefix + node.key)
-            raise StoreConflict(
-                f"another process continued session {checkpoint.session_id!r} at the same moment; nothing was saved: "
-                "load it again before going on"
-            )
+            raise _OvertakenError
         self._keep(node, value)
 
     async def drop(self, bare: Sequence[str], gone: Sequence[str]) -> None:
@@ -293,11 +379,13 @@ class _KeyValueSaves(TreePort[str]):
             await self._verbs.save(self._prefix + replace(node, live=False).key, stays.to_bytes())
         for node in (*(self._nodes[name] for name in (*bare, *gone)), *self._doubled):
             self._known.pop(self._prefix + node.key, None)
+            self._ids.pop(self._prefix + node.key, None)
             await self._verbs.delete(self._prefix + node.key)
 
     async def clear(self) -> None:
         """Remove every key of the user, also what a crash left."""
         self._known.clear()
+        self._ids.clear()
         for key in await self._verbs.keys(self._prefix):
             await self._verbs.delete(key)
 
@@ -316,6 +404,19 @@ class _KeyValueSaves(TreePort[str]):
         self._known.move_to_end(self._prefix + node.key)
         while len(self._known) > _KEPT:
             self._known.popitem(last=False)
+
+
+def _taken(entry: LogEntry, wanted: Wanted) -> LogEntry | None:
+    """An entry as it is wanted; None where it is not."""
+    if not isinstance(entry, Recorded):
+        return None if wanted.recorded else entry
+    if wanted.recorded and wanted.kind not in (None, entry.kind):
+        return None
+    return entry if wanted.bodies else recorded_again(entry.id, entry.at, entry.kind, None)
+
+
+class _OvertakenError(Exception):
+    """Another process continued the session at the same moment; nothing was saved."""
 
 
 @dataclass(frozen=True, slots=True)

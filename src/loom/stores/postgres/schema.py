@@ -166,12 +166,29 @@ CREATE TABLE forgotten (is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only)
 INSERT INTO forgotten (users) VALUES (1);
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND)
+_THIRD = """
+CREATE TABLE checkpoint_indexed (
+    owner uuid NOT NULL,
+    session_id text COLLATE "C" NOT NULL,
+    node bigint NOT NULL,
+    PRIMARY KEY (owner, session_id)
+);
+CREATE TABLE checkpoint_entry_ids (
+    owner uuid NOT NULL,
+    session_id text COLLATE "C" NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    PRIMARY KEY (owner, session_id, id)
+);
+"""
+"""The ids of the entries of a session's log up to a node, for sessions that were asked for them."""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD)
 """Step n leads from version n to n + 1. A step that was released is never changed."""
 VERSION = len(MIGRATIONS)
 
 TABLES = (
     "users", "records", "keys", "postings", "lengths", "vectors", "jobs", "checkpoint_nodes", "checkpoint_parts",
+    "checkpoint_indexed", "checkpoint_entry_ids",
 )  # fmt: skip
 """The tables that hold users' data."""
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from operator import itemgetter
 from typing import Any, Self
 
 from loom.core.checks import check_text
 from loom.core.clock import Clock
 from loom.core.codec import checkpoint_from_dict, checkpoint_to_dict, from_bytes, to_bytes
-from loom.core.log import Checkpoint, LogEntry
+from loom.core.log import Checkpoint, LogEntry, SavedSession
 from loom.core.scope import Scope
 from loom.errors import UsageError
+from loom.stores import _packed as packing
 from loom.stores import checkpoints as kernel
+from loom.stores._packed import Wanted
 from loom.stores._sql import to_micros
-from loom.stores.base import reading
-from loom.stores.checkpoints import Action, BaseCheckpointStore, CheckpointPort, Removed, Saved, T
+from loom.stores.base import DamagedData, reading
+from loom.stores.checkpoints import Action, BaseCheckpointStore, CheckpointPort, Matching, Removed, Saved, T
 from loom.stores.redis.connection import Argument, Guarantees, RedisConnection
-from loom.stores.redis.schema import CheckpointNames, id_bytes, session_name
+from loom.stores.redis.schema import USER_KEYS, CheckpointNames, id_bytes, session_name
 from loom.stores.redis.store import FILES, server_labels
 
 # The Lua of checkpoints: each script is one step that no other client sees half of.
@@ -32,9 +35,12 @@ from loom.stores.redis.store import FILES, server_labels
 # - data: node to its checkpoint; entries: node to its entries
 # - links: node to its parent ('' for none) and the number of its entries; children: node to how many continue it
 # - used: node to the hashes of its parts, 32 bytes each; parts: hash to part; uses: hash to how often it is used
+# - held: session, a 0 and the id of an entry of its log, in one text; upto: session to the node up to which that is
+#   complete. Only of sessions that were asked for it.
 
 _SEEING = """
-local number, sessions, order, ids, data, entries, links, children, used, parts, uses = unpack(KEYS)
+local number, sessions, order, ids, data, entries, links, children, used, parts, uses, held, upto =
+  unpack(KEYS)
 local now = ARGV[1]
 
 -- The texts of a session's checkpoints, last saved first; none if it is over.
@@ -67,6 +73,11 @@ end
 """
 
 _REMOVING = """
+local function unindex(session)
+  redis.call('ZREMRANGEBYLEX', held, '[' .. session .. '0', '(' .. session .. '1')
+  redis.call('HDEL', upto, session)
+end
+
 local function release(hash)
   if redis.call('HINCRBY', uses, hash, -1) == 0 then
     redis.call('HDEL', uses, hash)
@@ -116,6 +127,7 @@ local function remove(texts)
     redis.call('HDEL', data, string.sub(text, 65, 80))
     if #redis.call('ZRANGEBYLEX', order, '[' .. session, '[' .. session .. ':', 'LIMIT', 0, 1) == 0 then
       redis.call('ZREM', sessions, session)
+      unindex(session)
     end
   end
   local stays, gone = {}, 0
@@ -165,25 +177,60 @@ return found
 """)
 
 LIST = _reads("""
--- ARGV: now, how many (-1 for all), one session, or none for all. Returns checkpoints, last saved first.
-local limit, nodes = tonumber(ARGV[2]), {}
-for _, session in ipairs(ARGV[3] and {ARGV[3]} or redis.call('ZRANGE', sessions, 0, -1)) do
-  for _, text in ipairs(saved(session, 0, limit)) do nodes[#nodes + 1] = string.sub(text, 65, 80) end
+-- ARGV: now, how many (-1 for all), the node before which they were saved ('' for any), the attributes that they have
+-- as JSON ('' for any), one session, or none for all. Returns checkpoints, last saved first.
+local limit, before, nodes = tonumber(ARGV[2]), ARGV[3], {}
+local attributes = ARGV[4] ~= '' and cjson.decode(ARGV[4])
+local is_plain = before == '' and not attributes
+for _, session in ipairs(ARGV[5] and {ARGV[5]} or redis.call('ZRANGE', sessions, 0, -1)) do
+  for _, text in ipairs(saved(session, 0, is_plain and limit or -1)) do
+    local node = string.sub(text, 65, 80)
+    if before == '' or node < before then nodes[#nodes + 1] = node end
+  end
 end
 table.sort(nodes, function(one, other) return one > other end)
+
+local function has_all(checkpoint)
+  if not attributes then return true end
+  local own = cjson.decode(checkpoint).attributes or {}
+  for name, value in pairs(attributes) do
+    if own[name] ~= value then return false end
+  end
+  return true
+end
+
 local found = {}
-for place = 1, limit < 0 and #nodes or math.min(limit, #nodes) do
-  found[place] = redis.call('HGET', data, nodes[place])
+for _, node in ipairs(nodes) do
+  if #found == limit then break end
+  local checkpoint = redis.call('HGET', data, node)
+  if has_all(checkpoint) then found[#found + 1] = checkpoint end
+end
+return found
+""")
+
+SESSIONS = _reads("""
+-- ARGV: now, one session, or none for all. Returns of each, in any order, the newest node, how many checkpoints there
+-- are, the first and the last.
+local found = {}
+for _, session in ipairs(ARGV[2] and {ARGV[2]} or redis.call('ZRANGE', sessions, 0, -1)) do
+  local last = newest(session)
+  if last ~= '' then
+    local low, high = '[' .. session, '[' .. session .. ':'
+    local first = string.sub(redis.call('ZRANGEBYLEX', order, low, high, 'LIMIT', 0, 1)[1], 65, 80)
+    local count = redis.call('ZLEXCOUNT', order, low, high)
+    found[#found + 1] = {last, count, redis.call('HGET', data, first), redis.call('HGET', data, last)}
+  end
 end
 return found
 """)
 
 LOG = _reads("""
--- ARGV: now, a session, what is wanted of it, how many saves (-1 for all). Returns the saves up to it, the last first:
--- of each the entries and the hashes of the parts; then each part behind its hash. Nothing if it is not there.
-local node, most = find(ARGV[2], ARGV[3]), tonumber(ARGV[4])
+-- ARGV: now, a session, what is wanted of it, how many saves (-1 for all), how many entries at least (-1 for all), 1
+-- for the parts as well. Returns the saves up to it, the last first: of each the entries and the hashes of the parts;
+-- then each part behind its hash. Nothing if it is not there.
+local node, most, last = find(ARGV[2], ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 if node == '' then return false end
-local saves, bodies, seen = {}, {}, {}
+local saves, bodies, seen, count = {}, {}, {}, 0
 local function take(hash)
   if not seen[hash] then
     seen[hash] = true
@@ -191,13 +238,68 @@ local function take(hash)
     bodies[#bodies + 1] = redis.call('HGET', parts, hash)
   end
 end
-while node ~= '' and #saves ~= most do
+while node ~= '' and #saves ~= most and (last < 0 or count < last) do
   saves[#saves + 1] = {redis.call('HGET', entries, node), redis.call('HGET', used, node)}
-  each_hash(node, take)
-  node = link(node)
+  if ARGV[6] == '1' then each_hash(node, take) end
+  local parent, size = link(node)
+  node, count = parent, count + size
 end
 return {saves, bodies}
 """)
+
+_HOLDING = """
+-- Those of the ids, from a place on, that the index of a session has.
+local function held_of(session, place)
+  local found = {}
+  for at = place, #ARGV do
+    if redis.call('ZSCORE', held, session .. '0' .. ARGV[at]) then found[#found + 1] = ARGV[at] end
+  end
+  return found
+end
+"""
+
+HELD = (
+    _SEEING
+    + _HOLDING
+    + """
+-- ARGV: now, a session, its newest node, ids. Returns nothing if that is not its newest node; else up to which node the
+-- index is complete, whether it has to begin anew, the entries that are missing in it; then what it has of the ids.
+local session, last = ARGV[2], ARGV[3]
+if newest(session) ~= last then return false end
+local mark, missing = redis.call('HGET', upto, session) or '', {}
+local node, anew = last, 0
+while node ~= '' and node > mark do
+  missing[#missing + 1] = redis.call('HGET', entries, node)
+  node = link(node)
+end
+if node ~= mark then
+  anew = 1
+  while node ~= '' do
+    missing[#missing + 1] = redis.call('HGET', entries, node)
+    node = link(node)
+  end
+end
+return {mark, anew, missing, held_of(session, 4)}
+"""
+)
+
+INDEX = _writes(
+    _HOLDING
+    + """
+-- ARGV: now, a session, its newest node, up to which node the index was complete, whether it begins anew, how many ids
+-- are added to it, those ids, other ids. Returns what it has of the others; nothing if another client was faster.
+local session, last, count = ARGV[2], ARGV[3], tonumber(ARGV[6])
+if newest(session) ~= last or (redis.call('HGET', upto, session) or '') ~= ARGV[4] then
+  settle()
+  return false
+end
+if ARGV[5] == '1' then unindex(session) end
+for at = 7, 6 + count do redis.call('ZADD', held, 0, session .. '0' .. ARGV[at]) end
+redis.call('HSET', upto, session, last)
+settle()
+return held_of(session, 7 + count)
+"""
+)
 
 ADD = _writes("""
 -- ARGV: now, when the session is over, the session, the id; which node is its newest; session and id of the parent, and
@@ -256,6 +358,9 @@ return removed
 
 _NEWEST = b"-"
 _NONE = b""
+_PARTS = 1 + USER_KEYS.index("parts")
+_LOOKS = 2
+"""How often the saves of a log are read where a part of them is missing: another process may have just removed it."""
 
 
 class RedisCheckpointStore(BaseCheckpointStore):
@@ -325,20 +430,55 @@ class _RedisSaves(CheckpointPort[bytes]):
         found = await self._run(FIND, self._name(session_id), *map(_wanted, ids))
         return [None if one is None else Saved(one[0], _checkpoint(one[1])) for one in found]
 
-    async def checkpoints(self, session_id: str | None, limit: int | None) -> list[Checkpoint]:
-        found = await self._run(LIST, -1 if limit is None else limit, *self._names(session_id))
+    async def checkpoints(
+        self, session_id: str | None, limit: int | None, matching: Matching[bytes] | None = None
+    ) -> list[Checkpoint]:
+        before = _NONE if matching is None or matching.before is None else matching.before
+        attributes = to_bytes(dict(matching.attributes)) if matching is not None and matching.attributes else _NONE
+        found = await self._run(LIST, -1 if limit is None else limit, before, attributes, *self._names(session_id))
         return [_checkpoint(data) for data in found]
 
-    async def log(self, session_id: str, id: str, *, whole: bool) -> list[LogEntry] | None:
-        found = await self._run(LOG, self._name(session_id), _wanted(id), -1 if whole else 1)
-        if found is None:
-            return None
-        saves, bodies = found
-        pieces = [
-            (entries, [hashes[start : start + kernel.HASH] for start in range(0, len(hashes), kernel.HASH)])
-            for entries, hashes in reversed(saves)
+    async def sessions(self, session_id: str | None, limit: int | None) -> list[SavedSession]:
+        found: list[tuple[bytes, int, bytes, bytes]] = await self._run(SESSIONS, *self._names(session_id))
+        found.sort(key=itemgetter(0), reverse=True)
+        return [
+            kernel.saved_session(_checkpoint(first), _checkpoint(last), count)
+            for _, count, first, last in found[:limit]
         ]
-        return kernel.unpack_entries(pieces, dict(zip(bodies[::2], bodies[1::2], strict=True)))
+
+    async def log(self, session_id: str, id: str, wanted: Wanted) -> list[LogEntry] | None:
+        which = (self._name(session_id), _wanted(id), -1 if wanted.whole else 1)
+        last = -1 if wanted.last is None else wanted.last
+        for _ in range(_LOOKS):
+            found = await self._run(LOG, *which, last, 0 if wanted.is_partial else 1)
+            if found is None:
+                return None
+            saves, flat = found
+            pieces = [
+                (entries, [hashes[start : start + packing.HASH] for start in range(0, len(hashes), packing.HASH)])
+                for entries, hashes in reversed(saves)
+            ]
+            bodies: dict[bytes, Any] = dict(zip(flat[::2], flat[1::2], strict=True))
+            if wanted.is_partial and (needed := packing.needed_hashes(pieces, wanted)):
+                got = await self._link.call("HMGET", self._keys[_PARTS], *needed)
+                bodies = dict(zip(needed, got, strict=True))
+            if None not in bodies.values():
+                return packing.unpack_entries(pieces, bodies, wanted)
+        raise DamagedData("a part of a conversation is missing")
+
+    async def held(self, session_id: str, newest: Saved[bytes], ids: Sequence[str]) -> set[str]:
+        session, asked = self._name(session_id), [id_bytes(id) for id in ids]
+        found: list[bytes] | None = None
+        while found is None:
+            index = await self._run(HELD, session, newest.key, *asked)
+            if index is None:  # the session went on meanwhile: append() will see that, too
+                return set()
+            upto, anew, missing, found = index
+            if not missing:
+                break
+            added = [id_bytes(id) for entries in missing for id in packing.ids_in(entries)]
+            found = await self._run(INDEX, session, newest.key, upto, anew, len(added), *added, *asked)
+        return {id.decode(errors="surrogatepass") for id in found or ()}
 
     async def append(
         self,
@@ -348,7 +488,7 @@ class _RedisSaves(CheckpointPort[bytes]):
         parent: Saved[bytes] | None,
         newest: Saved[bytes] | None,
     ) -> bool:
-        packed = kernel.pack_entries(entries)
+        packed = packing.pack_entries(entries)
         end = "+inf" if self._ttl is None else to_micros(self._clock.now() + self._ttl)
         arguments: list[Argument] = [end, self._name(checkpoint.session_id), id_bytes(checkpoint.id)]
         arguments += [_NONE if newest is None else newest.key]

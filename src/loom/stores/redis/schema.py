@@ -155,7 +155,10 @@ class CheckpointNames:
         return tuple(f"{self.prefix}:checkpoint_{what}:{digest}" for what in USER_KEYS)
 
 
-USER_KEYS = ("sessions", "order", "ids", "data", "entries", "links", "children", "used", "parts", "uses")
+USER_KEYS = (
+    *("sessions", "order", "ids", "data", "entries", "links", "children", "used", "parts", "uses"),
+    *("held", "upto"),
+)
 """What a user of a checkpoint store has, as the scripts name it."""
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from hashlib import sha256
+from itertools import chain
 from os import PathLike
 from typing import Any, Self
 
@@ -19,13 +20,15 @@ import apsw
 from loom.core import codec
 from loom.core.clock import Clock
 from loom.core.codec import Data
-from loom.core.log import Checkpoint, LogEntry
-from loom.core.message import Part
+from loom.core.log import Checkpoint, LogEntry, SavedSession
+from loom.core.message import JSON, Part
 from loom.core.scope import Scope
+from loom.stores import _packed as packing
 from loom.stores import checkpoints as kernel
+from loom.stores._packed import ALL, Wanted
 from loom.stores._sql import from_micros, to_micros
 from loom.stores.base import UNREADABLE, described, reading
-from loom.stores.checkpoints import Action, BaseCheckpointStore, Removed, Saved, T, TreeLink, TreePort
+from loom.stores.checkpoints import Action, BaseCheckpointStore, Matching, Removed, Saved, T, TreeLink, TreePort
 from loom.stores.sqlite.connection import Database, Durability, Row, all_users, one, rows
 from loom.stores.sqlite.file import SqliteFile
 from loom.stores.sqlite.schema import prepare, setup
@@ -45,12 +48,29 @@ SELECT node, parent, id, size, (SELECT count(*) FROM checkpoint_nodes AS c WHERE
 FROM found JOIN checkpoint_nodes AS n USING (node) ORDER BY node DESC
 """
 _LOG = f"""
-WITH RECURSIVE chain (node) AS (
-    SELECT node {_SAVED} AND session_id = ? AND id = ?
-    UNION SELECT parent FROM checkpoint_nodes JOIN chain USING (node) WHERE ? AND parent IS NOT NULL
+WITH RECURSIVE chain (node, parent, seen) AS (
+    SELECT node, parent, size {_SAVED} AND session_id = ? AND id = ?
+    UNION ALL SELECT n.node, n.parent, seen + n.size FROM chain JOIN checkpoint_nodes AS n ON n.node = chain.parent
+    WHERE ? AND seen < ?
 )
 SELECT entries FROM checkpoint_nodes JOIN chain USING (node) ORDER BY node
 """
+_BEHIND = """
+WITH RECURSIVE chain (node, parent) AS (
+    SELECT node, parent FROM checkpoint_nodes WHERE node = ?
+    UNION ALL SELECT n.node, n.parent FROM chain JOIN checkpoint_nodes AS n ON n.node = chain.parent WHERE n.node > ?
+)
+SELECT chain.parent, entries FROM checkpoint_nodes JOIN chain USING (node) ORDER BY node
+"""
+_SESSIONS = f"""
+SELECT s.session_id, f.at, l.at, s.size, l.position FROM (
+    SELECT session_id, head, (SELECT count(*) FROM checkpoint_nodes AS n WHERE n.session = c.session) AS size,
+    (SELECT min(node) FROM checkpoint_nodes AS n WHERE n.session = c.session) AS first
+    FROM checkpoint_sessions AS c WHERE user = ({_USER}) AND (? OR session_id = ?) ORDER BY head DESC LIMIT ?
+) AS s JOIN checkpoint_nodes AS f ON f.node = s.first JOIN checkpoint_nodes AS l ON l.node = s.head ORDER BY s.head DESC
+"""
+_HAS = "EXISTS (SELECT 1 FROM json_each(CAST(more AS TEXT), '$.attributes') AS a WHERE a.key = ? AND a.value = ?)"
+_UNBOUNDED = 2**62
 
 
 class SqliteCheckpointStore(BaseCheckpointStore):
@@ -113,18 +133,58 @@ class _SqliteSaves(TreePort[int]):
             found.append(None if row is None else Saved(int(row[0]), _checkpoint(row[1:])))
         return found
 
-    async def checkpoints(self, session_id: str | None, limit: int | None) -> list[Checkpoint]:
-        nodes = (await self.keys(session_id))[:limit]
-        return [checkpoint for node in nodes for checkpoint in _checkpoints_at(self._db, node)]
+    async def checkpoints(
+        self, session_id: str | None, limit: int | None, matching: Matching[int] | None = None
+    ) -> list[Checkpoint]:
+        if matching is None:
+            nodes = (await self.keys(session_id))[:limit]
+            return [checkpoint for node in nodes for checkpoint in _checkpoints_at(self._db, node)]
+        which, values = ("", ()) if session_id is None else (" AND session_id = ?", (session_id,))
+        before = _UNBOUNDED if matching.before is None else matching.before
+        has = "".join(f" AND {_HAS}" for _ in matching.attributes)
+        found = rows(
+            self._db,
+            f"SELECT session_id, {_COLUMNS} {_SAVED}{which} AND node < ?{has} ORDER BY node DESC LIMIT ?",
+            *(*self._user, *values, before, *chain.from_iterable(matching.attributes.items())),
+            -1 if limit is None else limit,
+        )
+        return [_checkpoint(row) for row in found]
+
+    async def sessions(self, session_id: str | None, limit: int | None) -> list[SavedSession]:
+        most = -1 if limit is None else limit
+        found = rows(self._db, _SESSIONS, *self._user, session_id is None, session_id, most)
+        return [
+            SavedSession(
+                session_id=name, first_at=from_micros(first), last_at=from_micros(last), checkpoints=count, entries=size
+            )
+            for name, first, last, count, size in found
+        ]
 
     async def keys(self, session_id: str | None) -> list[int]:
         which, values = ("", ()) if session_id is None else (" AND session_id = ?", (session_id,))
         found = rows(self._db, f"SELECT node {_SAVED}{which} ORDER BY node DESC", *self._user, *values)
         return [int(node) for (node,) in found]
 
-    async def log(self, session_id: str, id: str, *, whole: bool) -> list[LogEntry] | None:
-        found = rows(self._db, _LOG, *self._user, session_id, id, whole)
-        return _unpacked(self._db, found) if found else None
+    async def log(self, session_id: str, id: str, wanted: Wanted) -> list[LogEntry] | None:
+        last = _UNBOUNDED if wanted.last is None else wanted.last
+        found = rows(self._db, _LOG, *self._user, session_id, id, wanted.whole, last)
+        return _unpacked(self._db, found, wanted) if found else None
+
+    async def held(self, session_id: str, newest: Saved[int], ids: Sequence[str]) -> set[str]:
+        db = self._db
+        sql = f"SELECT session FROM checkpoint_sessions WHERE user = ({_USER}) AND session_id = ?"
+        session = _number(db, sql, *self._user, session_id)
+        upto = _number(db, "SELECT node FROM checkpoint_indexed WHERE session = ?", session) or 0
+        if upto != newest.key:
+            fresh = rows(db, _BEHIND, newest.key, upto)
+            if upto and fresh[0][0] != upto:  # the session goes on from an older checkpoint: begin anew
+                _drop_index(db, session)
+                fresh = rows(db, _BEHIND, newest.key, 0)
+            sql = "INSERT OR IGNORE INTO checkpoint_entry_ids (session, id) VALUES (?, ?)"
+            db.executemany(sql, [(session, id) for _, entries in fresh for id in packing.ids_in(entries)])
+            db.execute("INSERT OR REPLACE INTO checkpoint_indexed VALUES (?, ?)", (session, newest.key))
+        sql = "SELECT id FROM checkpoint_entry_ids WHERE session = ? AND id IN (SELECT value FROM json_each(?))"
+        return {id for (id,) in rows(db, sql, session, json.dumps([*ids]))}
 
     async def links(self, keys: Sequence[int], *, ancestors: bool) -> list[TreeLink[int]]:
         return [TreeLink(*row) for row in rows(self._db, _LINKS, json.dumps([*keys]), ancestors)]
@@ -136,7 +196,16 @@ class _SqliteSaves(TreePort[int]):
         key = (user, checkpoint.session_id)
         session = _number(db, "SELECT session FROM checkpoint_sessions WHERE user = ? AND session_id = ?", *key)
         session = session or _inserted(db, "INSERT INTO checkpoint_sessions (user, session_id) VALUES (?, ?)", *key)
-        packed = [codec.entry_to_dict(entry, lambda part: _keep(db, user, part)) for entry in entries]
+
+        def put(part: Part) -> int:
+            return _keep(db, user, codec.to_bytes(codec.part_to_dict(part)))
+
+        def put_body(body: JSON | bytes) -> Data:
+            if isinstance(body, bytes):
+                return {"bytes": _keep(db, user, body)}
+            return {"json": _keep(db, user, codec.to_bytes(body))}
+
+        packed = [codec.entry_to_dict(entry, put, put_body) for entry in entries]
         node = _inserted(
             db,
             f"INSERT INTO checkpoint_nodes (user, parent, session, size, entries, {_COLUMNS}) "
@@ -156,10 +225,14 @@ class _SqliteSaves(TreePort[int]):
             for user, entries in rows(db, "SELECT user, entries FROM checkpoint_nodes WHERE node = ?", node):
                 _release_parts(db, user, entries)
             db.execute("DELETE FROM checkpoint_nodes WHERE node = ?", (node,))
+            for (session,) in rows(db, "SELECT session FROM checkpoint_indexed WHERE node = ?", node):
+                _drop_index(db, session)  # the number may be given again
         for session in sessions:
             newest = "SELECT max(node) FROM checkpoint_nodes AS n WHERE n.session = checkpoint_sessions.session"
             db.execute(f"UPDATE checkpoint_sessions SET head = ({newest}) WHERE session = ?", (session,))
             db.execute("DELETE FROM checkpoint_sessions WHERE session = ? AND head IS NULL", (session,))
+            if one(db, "SELECT 1 FROM checkpoint_sessions WHERE session = ?", session) is None:
+                _drop_index(db, session)
         db.execute(
             "DELETE FROM checkpoint_users WHERE namespace = ? AND user_id = ? "
             "AND NOT EXISTS (SELECT 1 FROM checkpoint_sessions AS s WHERE s.user = checkpoint_users.user)",
@@ -181,9 +254,14 @@ def damaged(db: Database) -> list[str]:
     return found
 
 
-def _keep(db: Database, user: int, part: Part) -> int:
-    """The number of a part; an equal one of this user is used again."""
-    body = codec.to_bytes(codec.part_to_dict(part))
+def _drop_index(db: Database, session: int | None) -> None:
+    """Remove the ids of a session's entries; they are read again when they are asked for."""
+    db.execute("DELETE FROM checkpoint_entry_ids WHERE session = ?", (session,))
+    db.execute("DELETE FROM checkpoint_indexed WHERE session = ?", (session,))
+
+
+def _keep(db: Database, user: int, body: bytes) -> int:
+    """The number of a part, or of the body of a recorded entry; an equal one of this user is used again."""
     key = (user, _hash(body))
     known = "SELECT part FROM checkpoint_part_keys JOIN checkpoint_parts USING (part)"
     number = _number(db, f"{known} WHERE user = ? AND hash = ? AND body = ?", *key, body)
@@ -199,7 +277,7 @@ def _keep(db: Database, user: int, part: Part) -> int:
 def _release_parts(db: Database, user: int, entries: bytes) -> None:
     """Each part of packed entries has one use less; the last one takes the part with it."""
     with reading("the log of a session"):
-        numbers = [number for entry in codec.from_bytes(entries) for number in _references(entry)]
+        numbers = [number for entry in codec.from_bytes(entries) for number in packing.numbers_in(entry)]
     for number in numbers:
         found = one(db, "SELECT body FROM checkpoint_parts WHERE part = ?", number)
         if found is None:
@@ -242,24 +320,27 @@ def _hash(body: bytes) -> int:
     return int.from_bytes(sha256(body).digest()[:8], signed=True)
 
 
-def _unpacked(db: Database, found: Sequence[tuple[bytes]]) -> list[LogEntry]:
+def _unpacked(db: Database, found: Sequence[tuple[bytes]], wanted: Wanted = ALL) -> list[LogEntry]:
     with reading("the log of a session", but=(apsw.Error,)):
         saves: list[list[Data]] = codec.all_from_bytes([data for (data,) in found])
-        entries = [entry for save in saves for entry in save]
-        numbers = list(dict.fromkeys(number for entry in entries for number in _references(entry)))
-        sql = "SELECT part, body FROM checkpoint_parts WHERE part IN (SELECT value FROM json_each(?))"
-        bodies: dict[int, bytes] = dict(rows(db, sql, json.dumps(numbers)))
+        entries = [entry for entry in wanted.cut([one for save in saves for one in save]) if wanted.takes(entry)]
+        numbers = list(dict.fromkeys(number for entry in entries for number in packing.part_numbers(entry)))
+        bodies = _bodies(db, numbers)
         values = codec.all_from_bytes([bodies[number] for number in numbers])
         parts = dict(zip(numbers, map(codec.part_from_dict, values), strict=True))
-        return [codec.entry_from_dict(entry, parts.__getitem__) for entry in entries]
+        recorded = [number for entry in entries if (number := packing.body_number(entry)) is not None]
+        bodies |= _bodies(db, recorded) if recorded and wanted.bodies else {}
+
+        def get_body(entry: Data) -> JSON | bytes:
+            return bodies[entry["bytes"]] if "bytes" in entry else codec.from_bytes(bodies[entry["json"]])
+
+        read = get_body if wanted.bodies else packing.no_body
+        return [codec.entry_from_dict(entry, parts.__getitem__, read) for entry in entries]
 
 
-def _references(entry: Data) -> list[int]:
-    """The numbers of the parts of a packed entry."""
-    if "parts" in entry:
-        return entry["parts"]
-    replaced = [one["message"] for one in entry.get("replacements", ()) if "message" in one]
-    return [part for message in replaced for part in message.get("parts", ())]
+def _bodies(db: Database, numbers: Sequence[int]) -> dict[int, bytes]:
+    sql = "SELECT part, body FROM checkpoint_parts WHERE part IN (SELECT value FROM json_each(?))"
+    return dict(rows(db, sql, json.dumps([*numbers]))) if numbers else {}
 
 
 def _number(db: Database, sql: str, *values: object) -> int | None:

@@ -204,7 +204,7 @@ def _number(db: Database, name: str) -> int:
 
 # The tables of checkpoints. They stand in a Loom file beside those of memory and know nothing of each other.
 
-FORMAT = 1
+FORMAT = 2
 _NAME = "checkpoints"
 _PAGE_BYTES = 512
 """A commit writes whole pages, and a save touches a few bytes of many: small pages write and waste the least."""
@@ -256,6 +256,18 @@ CREATE TABLE checkpoint_part_keys (
 ) WITHOUT ROWID;
 """
 
+_IDS_TABLES = """
+CREATE TABLE checkpoint_indexed (session INTEGER PRIMARY KEY, node INTEGER NOT NULL);
+CREATE INDEX checkpoint_indexed_nodes ON checkpoint_indexed (node);
+
+CREATE TABLE checkpoint_entry_ids (
+    session INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    PRIMARY KEY (session, id)
+) WITHOUT ROWID;
+"""
+"""The ids of the entries of a session's log up to a node, for sessions that were asked for them. Since format 2."""
+
 
 def prepare(path: str, page_bytes: int = _PAGE_BYTES) -> None:
     """Give a file that is not there yet small pages; one that is there keeps its own."""
@@ -285,10 +297,11 @@ def count_sessions(db: Database, scope: Scope) -> int:
 
 
 def setup(db: Database) -> None:
-    """Make the tables where there are none; refuse those of a newer Loom."""
+    """Make the tables where there are none, or bring them to this format; refuse those of a newer Loom."""
     found = one(db, "SELECT value FROM meta WHERE name = ?", _NAME)
-    if found is not None:
-        check_format(int(found[0]), "the checkpoints of this file")
+    version = 0 if found is None else int(found[0])
+    check_format(version, "the checkpoints of this file")
+    if version == FORMAT:
         return
-    db.execute(_TABLES)
-    db.execute("INSERT INTO meta (name, value) VALUES (?, ?)", (_NAME, str(FORMAT)))
+    db.execute((_TABLES if version == 0 else "") + _IDS_TABLES)
+    db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (_NAME, str(FORMAT)))

@@ -7,7 +7,7 @@ import pytest
 # Shipped asserts say as much as a test's own when they fail.
 pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in iter_modules(__path__)))
 
-from loom.testing.conformance.checkpoint_store import CheckpointStoreSuite  # noqa: E402
+from loom.testing.conformance.checkpoint_log import CheckpointStoreSuite  # noqa: E402
 from loom.testing.conformance.embedder import EmbedderSuite  # noqa: E402
 from loom.testing.conformance.isolation import ErasureSuite, check_non_interference  # noqa: E402
 from loom.testing.conformance.knowledge_base import (  # noqa: E402

@@ -25,7 +25,7 @@ from loom.core.record import Receipt
 from loom.core.scope import Scope
 from loom.errors import NotFound, ScopeRequired, StoreConflict, UsageError
 from loom.protocols.checkpoint_store import CheckpointStore, Forks, PrunesCheckpoints
-from loom.testing.conformance.suite import ALICE, BOB, TWINS, Suite, at_once, needs
+from loom.testing.conformance.suite import ALICE, BOB, TWINS, at_once, needs
 from loom.testing.fakes import START, FakeClock
 
 # Checkpoints, log entries and ids that the laws are tried on.
@@ -597,12 +597,3 @@ class CheckpointPruneLaws:
         await store.prune(CHAT, keep=1)
         assert await everything(store, FORK) == due
         assert await ids_in(store, ALICE) == [fork.id, "c3"]
-
-
-class CheckpointStoreSuite(SaveLaws, ListLaws, ForgetLaws, ForkLaws, CheckpointPruneLaws, Suite):
-    """Subclass it and override the fixture `store`. Optional laws are skipped where a store lacks their protocol."""
-
-    @pytest.fixture
-    async def store(self, clock: FakeClock) -> CheckpointStore:
-        """An empty store that takes its time from `clock`; closed afterwards."""
-        raise NotImplementedError(f"{type(self).__name__} has to override the fixture `store`")
