@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from copy import copy
+from datetime import datetime
 from hashlib import sha256
 from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar, cast
@@ -230,8 +230,9 @@ class _Message(NamedTuple):
         """A message that was just read back, and that nobody else has."""
         fields: dict[str, Any] = message.__dict__
         containers = tuple((name, type(value)) for name, value in fields.items() if type(value) not in _LEAVES)
-        more = message.__pydantic_fields_set__, message.__pydantic_extra__, message.__pydantic_private__
-        return cls(type(message), fields, containers, *more)
+        named: set[str] = message.__pydantic_fields_set__
+        named |= fields.keys()  # so that all copies can share it: there is nothing left that could be added
+        return cls(type(message), fields, containers, named, message.__pydantic_extra__, message.__pydantic_private__)
 
     def made(self, serde: SerializerProtocol) -> Any:
         """An equal message, with containers of its own."""
@@ -240,7 +241,7 @@ class _Message(NamedTuple):
             fields[name] = kind() if kind in _EMPTY and not fields[name] else _copied(fields[name], serde)
         message = object.__new__(self.kind)
         _SET_FIELDS(message, fields)
-        _SET_NAMED(message, self.named.copy())
+        _SET_NAMED(message, self.named)
         _SET_EXTRA(message, _copied(self.extra, serde))
         _SET_PRIVATE(message, _copied(self.private, serde))
         return message
@@ -268,6 +269,14 @@ def graph_id(point: Checkpoint) -> str:
     return point.id.partition(".")[2] if point.attributes["ns"] else point.id
 
 
+class _Newest(NamedTuple):
+    """The newest checkpoint of each namespace of a thread, as long as it has so many and the last is of that time."""
+
+    count: int
+    at: datetime
+    points: Mapping[str, Checkpoint | None]
+
+
 class Threads:
     """LangGraph's threads as sessions of a checkpoint store.
 
@@ -280,6 +289,21 @@ class Threads:
         self._entries: Recent[tuple[Scope, str], Entry] = Recent(2048)
         self._channels: Recent[tuple[Scope, str], Channels] = Recent(256)
         self._writes: Recent[tuple[Scope, str], tuple[object, ...]] = Recent(2048)
+        self._newest: Recent[Scope, _Newest] = Recent(1024)
+
+    async def newest(self, store: CheckpointStore, scope: Scope, ns: str) -> Checkpoint | None:
+        """The checkpoint of a namespace that was saved last."""
+        session = next(iter(await store.sessions(scope)), None)
+        if session is None:
+            return None
+        known = self._newest.get(scope)
+        if known is None or (known.count, known.at) != (session.checkpoints, session.last_at):
+            known = _Newest(session.checkpoints, session.last_at, {})  # another process was here
+        if ns not in known.points:
+            found = next(iter(await store.list(scope, attributes={"ns": ns}, limit=1)), None)
+            known = known._replace(points={**known.points, ns: found})
+            self._newest.put(scope, known)
+        return known.points[ns]
 
     async def put(
         self,
@@ -315,24 +339,21 @@ class Threads:
         raise StoreConflict(f"other processes changed thread {scope.session_id!r} under this write; try again")
 
     async def _append(
-        self,
-        store: CheckpointStore,
-        scope: Scope,
-        body: bytes,
-        *,
-        id: str,
-        parent: str | None,
-        attributes: dict[str, str],
+        self, store: CheckpointStore, scope: Scope, body: bytes, *, id: str, parent: str | None, attributes: dict[str, str]
     ) -> None:
-        recorded = Recorded(id, self._clock.now(), _KIND, body)
+        entries = [Recorded(id, self._clock.now(), _KIND, body)]
         try:
-            await store.append(scope, [recorded], id=id, parent=parent or _ROOT, attributes=attributes)
+            made = await store.append(scope, entries, id=id, parent=parent or _ROOT, attributes=attributes)
         except NotFound:
             if parent is not None:
                 raise
             with suppress(StoreConflict):  # another process was first
                 await store.append(scope, [], id=_ROOT)
-            await store.append(scope, [recorded], id=id, parent=_ROOT, attributes=attributes)
+            made = await store.append(scope, entries, id=id, parent=_ROOT, attributes=attributes)
+        known = self._newest.get(scope)
+        if known is not None:
+            points = {**known.points, attributes["ns"]: made} if "ns" in attributes else known.points
+            self._newest.put(scope, _Newest(known.count + 1, made.at, points))
 
     async def channels(self, store: CheckpointStore, scope: Scope, id: str) -> Channels | None:
         """The channels of a checkpoint; None where it is not there."""
@@ -418,6 +439,7 @@ class Threads:
         """Let go of what is known of checkpoints, by the scope of the thread and the id."""
         for known in (self._entries, self._channels, self._writes):
             known.drop(fits)
+        self._newest.drop(lambda scope: fits((scope, "")))
 
     async def copy(self, store: CheckpointStore, source: Scope, target: Scope) -> None:
         """Copy a thread; what a removed checkpoint had is copied with those that continue it."""

@@ -201,7 +201,7 @@ class LoomSaver(Owner, lg.BaseCheckpointSaver[int]):
         scope, ns, id = self._named(config)
         if id:
             return scope, await store.load(scope, log_id(ns, id))
-        return scope, next(iter(await store.list(scope, attributes={"ns": ns}, limit=1)), None)
+        return scope, await self._threads.newest(store, scope, ns)
 
     async def _get(self, store: CheckpointStore, config: RunnableConfig) -> lg.CheckpointTuple | None:
         scope, point = await self._point(store, config)
