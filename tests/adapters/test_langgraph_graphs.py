@@ -83,7 +83,9 @@ def failing(state):
 
 
 def graph(saver):
-    inner = StateGraph(Inner).add_node("inner_node", inner_node).add_edge(START, "inner_node").compile(checkpointer=True)
+    inner = (
+        StateGraph(Inner).add_node("inner_node", inner_node).add_edge(START, "inner_node").compile(checkpointer=True)
+    )
     made = StateGraph(State)
     for name, node in {"start": start, "left": left, "right": right, "inner": inner, "worker": worker}.items():
         made.add_node(name, node)
@@ -145,7 +147,9 @@ async def do(app, op, number):
     if kind == "update":
         await done(app.aupdate_state(CONFIG, {"said": [value], "deltas": [number]}, as_node="start"))
     elif kind == "overwrite":
-        await done(app.aupdate_state(CONFIG, {"said": Overwrite([value]), "deltas": Overwrite([value])}, as_node="left"))
+        await done(
+            app.aupdate_state(CONFIG, {"said": Overwrite([value]), "deltas": Overwrite([value])}, as_node="left")
+        )
     elif kind == "copy":
         await done(app.aupdate_state(await there(app, value), None, as_node="__copy__"))
     elif kind == "update there":

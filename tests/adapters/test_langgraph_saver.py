@@ -226,7 +226,8 @@ def test_the_same_checkpoint_again_takes_its_place():
 
 
 def test_what_removed_checkpoints_held_stays_for_those_that_need_it(place):  # noqa: F811
-    with LoomSaver(place, user_id=new_user()) as saver:
+    user = new_user()
+    with LoomSaver(place, user_id=user) as saver:
         for number in range(6):
             put(saver, number, number or None, items=[*range(number)])
         saver.prune(["t"])
@@ -236,7 +237,7 @@ def test_what_removed_checkpoints_held_stays_for_those_that_need_it(place):  # n
         assert saver.get_tuple(config()) is None
         put(saver, 6, 6, "copy", items=[*range(6)])
     if place != "inmemory":
-        with LoomSaver(place, user_id=saver._user_id) as again:
+        with LoomSaver(place, user_id=user) as again:
             assert values(again, 6, "copy") == {"items": [0, 1, 2, 3, 4, 5]}
 
 
@@ -275,7 +276,9 @@ def test_five_threads_with_a_loop_each_lose_nothing(place):  # noqa: F811
         async def write(number):
             for n in range(8):
                 await saver.aput_writes(kept, [("items", (number, n))], f"{number}.{n}")
-                await saver.aput(config(f"own{number}", n and f"{n - 1:08}" or None), checkpoint(n, n=n), {}, {"n": n + 1})
+                await saver.aput(
+                    config(f"own{number}", n and f"{n - 1:08}" or None), checkpoint(n, n=n), {}, {"n": n + 1}
+                )
 
         with ThreadPoolExecutor(5) as pool:
             list(pool.map(lambda number: asyncio.run(write(number)), range(5)))

@@ -54,6 +54,11 @@ def texts_of(op: lg.PutOp, index: lg.IndexConfig | None) -> list[str]:
     return list(dict.fromkeys(text for texts in found for text in texts if text))
 
 
+def name_of(embed: object) -> str:
+    """What an embedder is called in a store: a name stays, and so should the class or the model of an object."""
+    return embed if isinstance(embed, str) else str(getattr(embed, "model", None) or type(embed).__name__)
+
+
 def records_of(
     op: lg.PutOp, parts: Iterable[str], *, created_at: datetime, now: datetime, made: str
 ) -> tuple[Episode, ...]:
@@ -79,7 +84,10 @@ def expiring(record: Episode, minutes: float | None, now: datetime) -> Episode:
     """A record that expires so many minutes from now; None is never."""
     if minutes is None:
         return record
-    expires: dict[str, Scalar] = {"minutes": minutes, "expires": now + timedelta(minutes=minutes)}
+    try:
+        expires: dict[str, Scalar] = {"minutes": minutes, "expires": now + timedelta(minutes=minutes)}
+    except (OverflowError, ValueError) as error:
+        raise UsageError(f"ttl={minutes!r} minutes end at no date ({error}); None is for ever") from error
     return replace(record, attributes={**record.attributes, **expires})
 
 
@@ -88,6 +96,12 @@ def item_of(made: Callable[..., Any], record: Episode, **more: Any) -> Any:
     namespace, key, value = json.loads(record.text)
     about = {"created_at": record.recorded_at, "updated_at": record.at, **more}
     return made(namespace=tuple(namespace), key=key, value=value, **about)
+
+
+def is_expired(record: Episode, now: datetime) -> bool:
+    """Whether the time of an item is over."""
+    expires = record.attributes.get("expires")
+    return isinstance(expires, datetime) and expires <= now
 
 
 def matches(condition: lg.MatchCondition, path: tuple[str, ...]) -> bool:
@@ -107,8 +121,9 @@ def _equals(value: Any, wanted: Any) -> bool:
         asked = cast("Mapping[str, Any]", wanted)
         if any(name.startswith("$") for name in asked):
             return all(_compares(value, name, other) for name, other in asked.items())
-        return isinstance(value, dict) and all(_equals(value.get(name), other) for name, other in asked.items())
-    return bool(value == (list(wanted) if isinstance(wanted, tuple) else wanted))
+        held = cast("dict[str, Any]", value) if isinstance(value, dict) else None
+        return held is not None and all(_equals(held.get(name), other) for name, other in asked.items())
+    return bool(value == (list(cast("tuple[Any, ...]", wanted)) if isinstance(wanted, tuple) else wanted))
 
 
 def _compares(value: Any, name: str, other: Any) -> bool:

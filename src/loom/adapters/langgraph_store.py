@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime
 from typing import Any, cast
 
 from loom.adapters import _langgraph_items as form
 from loom.adapters._shared import Home, Owner
-from loom.core.clock import Clock, RecordIds, SystemClock
+from loom.core.clock import TICK, Clock, RecordIds, SystemClock
 from loom.core.filter import In, Range
 from loom.core.record import Episode
 from loom.core.scope import Scope
@@ -63,7 +62,7 @@ class LoomStore(Owner, lg.BaseStore):
         self._store = cast("AdminStore", url.store if isinstance(url, Memory) else store_at(url, Opening(clock)))
         self._home = Home(self._store, owns=isinstance(url, str | Mapping))
         self._ids, self._swept_at, self._is_bound = RecordIds(self._clock), self._clock.monotonic(), False
-        self._index, self.ttl_config = index, ttl
+        self._index, self.ttl_config, self._ttl = index, ttl, ttl or lg.TTLConfig()
         self._embeddings = ensure_embeddings(index.get("embed")) if index else None
 
     def batch(self, ops: Iterable[lg.Op]) -> list[lg.Result]:
@@ -93,17 +92,15 @@ class LoomStore(Owner, lg.BaseStore):
         asked = list(ops)
         for op in asked:
             lg.validate_op_namespace(op)
-        texts = dict.fromkeys(
-            text for op in asked if isinstance(op, lg.PutOp) for text in form.texts_of(op, self._index)
-        )
-        return asked, list(texts), [op.query for op in asked if isinstance(op, lg.SearchOp) and op.query]
+        texts = [form.texts_of(op, self._index) for op in asked if isinstance(op, lg.PutOp)]
+        queries = [op.query for op in asked if isinstance(op, lg.SearchOp) and op.query]
+        return asked, list(dict.fromkeys(text for some in texts for text in some)), queries
 
     async def _do(self, ops: list[lg.Op], vectors: Mapping[str, Vector], sought: Mapping[str, Vector]) -> list[Any]:
         await self._prepare(needs_vectors=bool(vectors or sought))
         epoch = await self._store.epoch(self._scope)
-        held = await self._held(
-            {form.item_id(op.namespace, op.key) for op in ops if isinstance(op, lg.GetOp | lg.PutOp)}
-        )
+        named = [op for op in ops if isinstance(op, lg.GetOp | lg.PutOp)]
+        held = await self._held({form.item_id(op.namespace, op.key) for op in named})
         results, read, puts = list[Any](), dict[str, Episode](), dict[str, lg.PutOp]()
         for op in ops:
             found: list[tuple[Episode, float | None]] = []
@@ -121,35 +118,27 @@ class LoomStore(Owner, lg.BaseStore):
                 results.append(await self._namespaces(op))
             if isinstance(op, lg.GetOp | lg.SearchOp) and op.refresh_ttl:
                 read |= {one.id: one for one, _ in found if "minutes" in one.attributes}
-        if stale := [one for id, one in read.items() if id not in puts]:
-            await self._refresh(stale, epoch)
+        now, minutes = self._clock.now(), {id: cast("float", one.attributes["minutes"]) for id, one in read.items()}
+        if fresh := [form.expiring(one, minutes[id], now) for id, one in read.items() if id not in puts]:
+            with suppress(StaleWrite):  # an item was changed since: what was read must not take its place
+                await self._store.write(self._scope, put=fresh, since=epoch)
         if puts:
             await self._put(puts, held, vectors)
         return results
 
     async def _prepare(self, *, needs_vectors: bool) -> None:
-        every = (self.ttl_config or {}).get("sweep_interval_minutes")
+        every = self._ttl.get("sweep_interval_minutes")
         if every is not None and self._clock.monotonic() - self._swept_at >= every * 60:
             await self._sweep()
         if needs_vectors and not self._is_bound and self._index:
-            embed = self._index.get("embed")
-            name = embed if isinstance(embed, str) else getattr(embed, "model", None) or type(embed).__name__
+            name = form.name_of(self._index.get("embed"))
             await self._store.bind(f"langgraph:{name}", self._index.get("dims", 0))
             self._is_bound = True
 
     def _is_shown(self, record: Episode) -> bool:
-        expires = record.attributes.get("expires") if (self.ttl_config or {}).get("omit_expired") else None
-        return not isinstance(expires, datetime) or expires > self._clock.now()
+        return not self._ttl.get("omit_expired") or not form.is_expired(record, self._clock.now())
 
-    async def _refresh(self, records: list[Episode], epoch: str) -> None:
-        now = self._clock.now()
-        fresh = [form.expiring(one, cast("float", one.attributes["minutes"]), now) for one in records]
-        with suppress(StaleWrite):  # an item was changed since: what was read must not take its place
-            await self._store.write(self._scope, put=fresh, since=epoch)
-
-    async def _put(
-        self, puts: Mapping[str, lg.PutOp], held: Mapping[str, Episode], vectors: Mapping[str, Vector]
-    ) -> None:
+    async def _put(self, puts: dict[str, lg.PutOp], held: dict[str, Episode], vectors: Mapping[str, Vector]) -> None:
         put, delete, embedded = list[Episode](), list[str](), dict[str, Vector]()
         for id, op in puts.items():
             before, now, made = held.get(id), self._clock.now(), self._ids.next_id()
@@ -179,8 +168,9 @@ class LoomStore(Owner, lg.BaseStore):
             for score, part in parts:
                 one = items.get(part.sources[0])
                 # A vector of another writing belongs to a value that is gone.
-                if one and one.attributes["made"] == part.attributes["made"] and self._is_shown(one):
-                    best |= {one.id: (one, score)} if one.id not in best and form.fits(one, op.filter) else {}
+                is_found = one and one.attributes["made"] == part.attributes["made"] and self._is_shown(one)
+                if one and is_found and form.fits(one, op.filter):
+                    best.setdefault(one.id, (one, score))
             if len(best) >= end or len(hits) < most:
                 return list(best.values())[op.offset : end]
             most *= 4
@@ -207,9 +197,8 @@ class LoomStore(Owner, lg.BaseStore):
 
     async def _sweep(self) -> int:
         self._swept_at, count = self._clock.monotonic(), 0
-        while page := await self._store.list(
-            self._scope, where=Range("meta.expires", high=self._clock.now()), limit=_PAGE
-        ):
+        where = Range("meta.expires", high=self._clock.now() + TICK)
+        while page := await self._store.list(self._scope, where=where, limit=_PAGE):
             items = [one for one in page if isinstance(one, Episode)]
             await self._store.delete(self._scope, *(id for one in items for id in (one.id, *form.vector_ids(one))))
             count += len(items)
