@@ -15,7 +15,6 @@ import argparse
 import cProfile
 import pstats
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median

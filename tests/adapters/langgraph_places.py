@@ -47,14 +47,7 @@ def _server(place):
     return _started[place]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _stopped():
-    yield
+def stop():
+    """Stop the servers; each test file says so at the end of the session."""
     _started.clear()
     _stack.close()
-
-
-@pytest.fixture(params=PLACES)
-def place(request, tmp_path):
-    """The URL of each place in turn."""
-    return url_of(request.param, tmp_path)

@@ -3,6 +3,7 @@
 import asyncio
 import operator
 import re
+from contextlib import aclosing
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -18,7 +19,19 @@ from langgraph.types import Command, Overwrite, Send, interrupt
 
 from loom import open_checkpoints
 from loom.adapters.langgraph import LoomSaver
-from tests.adapters.langgraph_places import _stopped, new_user, place  # noqa: F401  (fixtures)
+from tests.adapters.langgraph_places import PLACES, new_user, stop, url_of
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _stopped():
+    yield
+    stop()
+
+
+@pytest.fixture(params=PLACES)
+def place(request, tmp_path):
+    """The URL of each place in turn."""
+    return url_of(request.param, tmp_path)
 
 
 def joined(items, writes):
@@ -200,14 +213,14 @@ async def compare(ops, open_saver):
 
 
 async def compare_warm(ops, user="alice"):
-    async with open_checkpoints("inmemory") as store:
+    async with aclosing(open_checkpoints("inmemory")) as store:
         saver = LoomSaver(store, user_id=user)
         await compare(ops, lambda: saver)
 
 
 async def compare_cold(ops):
     """Each operation by a saver that has seen nothing before."""
-    async with open_checkpoints("inmemory") as store:
+    async with aclosing(open_checkpoints("inmemory")) as store:
         await compare(ops, lambda: LoomSaver(store, user_id="alice"))
 
 
@@ -230,7 +243,7 @@ EVERYTHING = [
 ]  # fmt: skip
 
 
-def test_a_program_with_everything_gives_the_same_history_in_every_place(place):  # noqa: F811
+def test_a_program_with_everything_gives_the_same_history_in_every_place(place):
     user = new_user()
 
     async def run():
@@ -266,24 +279,22 @@ def test_the_blocking_door_gives_the_same(tmp_path):
         assert ours.get_state(found[3].config).values == wanted[3].values
 
 
-def test_a_pruned_and_copied_thread_goes_on_with_its_delta_channels(place):  # noqa: F811
-    user = new_user()
+def test_a_pruned_and_copied_thread_goes_on_with_its_delta_channels(place):
     oracle = graph(InMemorySaver())
-    with LoomSaver(place, user_id=user) as saver:
+    with LoomSaver(place, user_id=(user := new_user())) as saver:
         for app in (graph(saver), oracle):
             for n in range(3):
                 app.invoke({"said": [n], "deltas": [n], "messages": [HumanMessage("hi", id=str(n))]}, CONFIG)
         saver.prune(["t"])
         saver.copy_thread("t", "copy")
         saver.delete_thread("t")
-    with LoomSaver("inmemory" if place == "inmemory" else place, user_id=user) as again:
-        if place == "inmemory":
-            again = saver
         copied = {"configurable": {"thread_id": "copy"}}
+        assert graph(saver).get_state(copied).values == oracle.get_state(CONFIG).values
         if place != "inmemory":
-            assert graph(again).get_state(copied).values == oracle.get_state(CONFIG).values
-            answer = graph(again).invoke({"said": ["more"], "deltas": ["more"]}, copied)
-            assert answer == oracle.invoke({"said": ["more"], "deltas": ["more"]}, CONFIG)
+            with LoomSaver(place, user_id=user) as again:
+                assert graph(again).get_state(copied).values == oracle.get_state(CONFIG).values
+        answer = graph(saver).invoke({"said": ["more"], "deltas": ["more"]}, copied)
+        assert answer == oracle.invoke({"said": ["more"], "deltas": ["more"]}, CONFIG)
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from functools import partial
 
 import pytest
@@ -17,13 +18,34 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from loom import Scope, ScopeRequired, UsageError, open_checkpoints
 from loom.adapters.langgraph import LoomSaver
-from tests.adapters.langgraph_places import _stopped, new_user, place  # noqa: F401  (fixtures)
+from tests.adapters.langgraph_places import PLACES, new_user, stop, url_of
 
 USER = "alice"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _stopped():
+    yield
+    stop()
+
+
+@pytest.fixture(params=PLACES)
+def place(request, tmp_path):
+    """The URL of each place in turn."""
+    return url_of(request.param, tmp_path)
+
+
 def config(thread="t", id=None, ns="", **more):
     return {"configurable": {"thread_id": thread, "checkpoint_ns": ns, **({"checkpoint_id": id} if id else {}), **more}}
+
+
+def named(config):
+    return config["configurable"]
+
+
+def written(saver):
+    """What was written at the newest checkpoint, in order of the values."""
+    return sorted(tuple(value) for _, _, value in saver.get_tuple(config()).pending_writes)
 
 
 def checkpoint(number, **values):
@@ -46,7 +68,7 @@ def values(saver, number, thread="t"):
 
 
 @pytest.mark.anyio
-async def test_the_conformance_suite_reports_full(place):  # noqa: F811
+async def test_the_conformance_suite_reports_full(place):
     @checkpointer_test(name="LoomSaver")
     async def made():
         async with LoomSaver(place, user_id=new_user()) as saver:
@@ -76,7 +98,7 @@ def test_users_with_the_same_thread_never_meet(tmp_path):
         bob.delete_thread("t")
         bob.delete_for_runs(["r"])
         assert values(alice, 0) == {"text": "of alice"}
-        assert [found.config["configurable"]["thread_id"] for found in alice.list(None)] == ["t"]
+        assert [named(found.config)["thread_id"] for found in alice.list(None)] == ["t"]
 
 
 def test_a_run_says_whose_thread_it_is():
@@ -112,7 +134,7 @@ def test_what_is_missing_in_a_config_is_said():
 
 @pytest.mark.anyio
 async def test_a_store_that_was_given_stays_open():
-    async with open_checkpoints("inmemory") as store:
+    async with aclosing(open_checkpoints("inmemory")) as store:
         async with LoomSaver(store, user_id=USER) as saver:
             await saver.aput(config(), checkpoint(0, text="x"), {}, {"text": 1})
         assert [one.session_id for one in await store.sessions(Scope("langgraph", USER))] == ["t"]
@@ -214,7 +236,7 @@ def test_a_parent_that_is_not_there_is_no_obstacle():
         put(saver, 5, 5, items=[1, 2])
         found = saver.get_tuple(config())
         assert found.checkpoint["channel_values"] == {"items": [1, 2]}
-        assert found.parent_config["configurable"]["checkpoint_id"] == "00000004"
+        assert named(found.parent_config)["checkpoint_id"] == "00000004"
 
 
 def test_the_same_checkpoint_again_takes_its_place():
@@ -225,7 +247,7 @@ def test_the_same_checkpoint_again_takes_its_place():
         assert [one.checkpoint["channel_values"] for one in saver.list(config())] == [{"items": [1, 3]}, {"items": [1]}]
 
 
-def test_what_removed_checkpoints_held_stays_for_those_that_need_it(place):  # noqa: F811
+def test_what_removed_checkpoints_held_stays_for_those_that_need_it(place):
     user = new_user()
     with LoomSaver(place, user_id=user) as saver:
         for number in range(6):
@@ -269,7 +291,7 @@ def test_a_session_that_another_program_wrote_is_not_mistaken_for_a_thread(tmp_p
 # Several writers.
 
 
-def test_five_threads_with_a_loop_each_lose_nothing(place):  # noqa: F811
+def test_five_threads_with_a_loop_each_lose_nothing(place):
     with LoomSaver(place, user_id=new_user()) as saver:
         kept = put(saver, 0, items=[])
 
@@ -277,13 +299,12 @@ def test_five_threads_with_a_loop_each_lose_nothing(place):  # noqa: F811
             for n in range(8):
                 await saver.aput_writes(kept, [("items", (number, n))], f"{number}.{n}")
                 await saver.aput(
-                    config(f"own{number}", n and f"{n - 1:08}" or None), checkpoint(n, n=n), {}, {"n": n + 1}
+                    config(f"own{number}", f"{n - 1:08}" if n else None), checkpoint(n, n=n), {}, {"n": n + 1}
                 )
 
         with ThreadPoolExecutor(5) as pool:
             list(pool.map(lambda number: asyncio.run(write(number)), range(5)))
-        found = [tuple(value) for _, _, value in saver.get_tuple(config()).pending_writes]
-        assert sorted(found) == [(number, n) for number in range(5) for n in range(8)]
+        assert written(saver) == [(number, n) for number in range(5) for n in range(8)]
         assert [len(list(saver.list(config(f"own{number}")))) for number in range(5)] == [8] * 5
 
 
@@ -307,8 +328,7 @@ def test_a_thousand_writes_of_eight_processes_to_one_thread_are_all_there_once(t
         child.join()
     assert [child.exitcode for child in children] == [0] * 8
     with LoomSaver(url, user_id=USER) as saver:
-        found = [tuple(value) for _, _, value in saver.get_tuple(config()).pending_writes]
-    assert sorted(found) == [(number, n) for number in range(8) for n in range(125)]
+        assert written(saver) == [(number, n) for number in range(8) for n in range(125)]
 
 
 def test_another_process_goes_on_where_this_one_stopped(tmp_path):

@@ -38,7 +38,7 @@ from langgraph.store.memory import InMemoryStore
 from loom import EmbedderMismatch, ScopeRequired, UsageError, open_memory
 from loom.adapters.langgraph import LoomStore
 from loom.testing import FakeClock
-from tests.adapters.langgraph_places import _stopped, new_user, url_of  # noqa: F401  (fixtures)
+from tests.adapters.langgraph_places import new_user, stop, url_of
 
 LETTERS = "abcdefgh"
 
@@ -53,6 +53,12 @@ async def aembed(texts):
 
 
 INDEX = {"dims": len(LETTERS), "embed": embed, "fields": ["text"]}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _stopped():
+    yield
+    stop()
 
 
 @pytest.fixture(params=["inmemory", "sqlite", "postgres", "redis"])
@@ -200,7 +206,8 @@ def test_a_query_finds_the_nearest_of_the_prefix(indexed):
     indexed.put(("docs",), "no text", {"other": "aaa"})
     found = indexed.search(("docs",), query="aaa")
     assert keys(found) == ["1", "2", "3"]
-    assert found[0].score == pytest.approx(1) and found[0].score > found[1].score > found[2].score > 0
+    assert found[0].score == pytest.approx(1)
+    assert found[0].score > found[1].score > found[2].score > 0
     assert keys(indexed.search(("docs",), query="aaa", limit=1, offset=1)) == ["2"]
     assert len(indexed.search(("docs",))) == 5
 
@@ -213,7 +220,7 @@ def test_each_field_has_a_vector_and_the_best_counts(indexed):
         *("many", "many", "many", "one"),
     ]
     assert keys(indexed.search(("docs",), query="ccc")) == ["many", "one"]  # once, with its best
-    assert len(indexed.search(())) == 2 and indexed.list_namespaces() == [("docs",)]  # no read shows the vectors
+    assert (len(indexed.search(())), indexed.list_namespaces()) == (2, [("docs",)])  # no read shows the vectors
 
 
 def test_a_new_value_has_new_vectors(indexed):
@@ -443,7 +450,7 @@ def test_any_operations_give_what_langgraphs_own_store_gives(ops):
     oracle = InMemoryStore(index=INDEX)
     with LoomStore("inmemory", user_id="alice", index=INDEX) as store:
         for op in ops:
-            (found,), (wanted,) = store.batch([op]), oracle.batch([op])
+            found, wanted = (one.batch([op])[0] for one in (store, oracle))
             if isinstance(op, SearchOp) and op.query:
                 wanted = [one for one in wanted if one.score is not None]
             if isinstance(op, ListNamespacesOp):

@@ -51,7 +51,7 @@ def texts_of(op: lg.PutOp, index: lg.IndexConfig | None) -> list[str]:
         return []
     paths = op.index if op.index is not None else index.get("fields") or ["$"]
     found = [get_text_at_path(op.value, path if path == "$" else tokenize_path(path)) for path in paths]
-    return list(dict.fromkeys(text for texts in found for text in texts if text))
+    return list(dict.fromkeys(text for texts in found for text in texts))
 
 
 def name_of(embed: object) -> str:
