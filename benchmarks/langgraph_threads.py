@@ -4,22 +4,26 @@
 
 A graph of one node answers at once. Each turn is a message of half the bytes and an answer of the other half, one
 `invoke` in the same process; both savers write SQLite files, turn by turn in alternation, so that a busy machine slows
-both. The second pair of rows keeps the messages in a `DeltaChannel`, with which LangGraph itself stores what was
-added. Flat is the median of the last ten turns against that of turns 11 to 20; `floor` is the graph without a saver,
-given the whole history each time, which is what LangGraph itself costs as the history grows.
+both. `dicts` keeps them as `{"role": ..., "content": ...}` in a plain list, `messages` as LangChain's message objects,
+`delta` as those in a `DeltaChannel`, with which LangGraph itself stores what was added. `flat` is the median of the
+last ten turns against that of turns 11 to 20, each divided by a fixed piece of work of the same turns, because the
+machine is not equally fast all the time. `floor` is the graph without a saver, given the whole history each time: what
+LangGraph itself costs as the history grows.
 """
 
 from __future__ import annotations
 
 import argparse
 import cProfile
+import json
+import operator
 import pstats
 import time
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.channels.delta import DeltaChannel
@@ -41,6 +45,12 @@ def _all_added(messages: list[Any], writes: Any) -> list[Any]:
     return messages
 
 
+class Dicts(TypedDict):
+    """Turns as plain dicts, all of them in every checkpoint."""
+
+    messages: Annotated[list[dict[str, str]], operator.add]
+
+
 class Chat(TypedDict):
     """Messages, all of them in every checkpoint."""
 
@@ -56,11 +66,12 @@ class DeltaChat(TypedDict):
 def graph_on(saver: BaseCheckpointSaver[Any] | None, state: type, size: int) -> Any:
     """A graph whose one node answers at once."""
 
-    def answer(state: Any) -> dict[str, Any]:
-        return {"messages": [AIMessage(text(len(state["messages"]), size))]}
+    def answer(said: Any) -> dict[str, Any]:
+        answer = text(len(said["messages"]), size)
+        return {"messages": [{"role": "ai", "content": answer} if state is Dicts else AIMessage(answer)]}
 
-    made = StateGraph(state).add_node("answer", answer).add_edge(START, "answer").add_edge("answer", END)
-    return made.compile(checkpointer=saver)
+    made = cast("Any", StateGraph(state))
+    return made.add_node("answer", answer).add_edge(START, "answer").add_edge("answer", END).compile(checkpointer=saver)
 
 
 def text(number: int, size: int) -> str:
@@ -73,13 +84,14 @@ class Run:
 
     def __init__(self, name: str, saver: BaseCheckpointSaver[Any] | None, state: type, file: Path, size: int) -> None:
         self.name, self.file, self._size, self.took = name, file, size, list[float]()
-        self._graph, self._has_saver = graph_on(saver, state, size), saver is not None
+        self._graph, self._has_saver, self._state = graph_on(saver, state, size), saver is not None, state
         self._history: list[Any] = []
 
     def turn(self, number: int) -> None:
         """Send one message."""
         config = {"configurable": {"thread_id": THREAD}}
-        said = HumanMessage(text(number, self._size))
+        words = text(number, self._size)
+        said = {"role": "user", "content": words} if self._state is Dicts else HumanMessage(words)
         began = time.process_time()
         done = self._graph.invoke({"messages": [said] if self._has_saver else [*self._history, said]}, config)
         self.took.append(time.process_time() - began)
@@ -91,10 +103,21 @@ class Run:
         """Bytes of its files."""
         return sum(file.stat().st_size for file in self.file.parent.glob(f"{self.file.name}*"))
 
-    @property
-    def flatness(self) -> float:
-        """The median of the last ten turns against that of turns 11 to 20."""
-        return median(self.took[-10:]) / median(self.took[10:20])
+
+def grown(took: list[float]) -> float:
+    """The median of the last ten turns against that of turns 11 to 20."""
+    return median(took[-10:]) / median(took[10:20])
+
+
+WORK = [{"number": number, "words": ["some", "words", str(number)]} for number in range(1500)]
+
+
+def fixed_work() -> float:
+    """CPU seconds of work that is always the same: it allocates and copies, as reading a history does."""
+    began = time.process_time()
+    for _ in range(2):
+        json.loads(json.dumps(WORK))
+    return time.process_time() - began
 
 
 def main() -> None:
@@ -107,7 +130,7 @@ def main() -> None:
     size = asked.bytes // 2
     with TemporaryDirectory() as folder, ExitStack() as stack:
         place, runs = Path(folder), list[Run]()
-        for kind, state in (("list", Chat), ("delta", DeltaChat)):
+        for kind, state in (("dicts", Dicts), ("messages", Chat), ("delta", DeltaChat)):
             file = place / f"loom-{kind}.db"
             loom = stack.enter_context(LoomSaver(f"sqlite:{file}", user_id="alice"))
             runs.append(Run(f"Loom, {kind}", loom, state, file, size))
@@ -116,7 +139,9 @@ def main() -> None:
             runs.append(Run(f"LangGraph, {kind}", theirs, state, file, size))
         runs.append(Run("floor", None, Chat, place / "none", size))
         profiles = {run.name: cProfile.Profile() for run in runs} if asked.profile else {}
+        fixed = list[float]()
         for number in range(asked.turns):
+            fixed.append(fixed_work())
             for run in runs:
                 with profiles[run.name] if asked.profile and number >= asked.turns - 50 else ExitStack():
                     run.turn(number)
@@ -125,11 +150,13 @@ def main() -> None:
             ends = (median(run.took[10:20]) * 1000, median(run.took[-10:]) * 1000)
             table.add_row(
                 run.name, f"{run.on_disk / 1e6:.1f} MB", f"{sum(run.took):.1f} s", f"{ends[0]:.1f} ms",
-                f"{ends[1]:.1f} ms", f"{run.flatness:.2f}",
+                f"{ends[1]:.1f} ms", f"{grown(run.took) / grown(fixed):.2f}",
             )  # fmt: skip
         Console().print(table)
-        loom, theirs = runs[0], runs[1]
-        print(f"on disk 1/{theirs.on_disk / loom.on_disk:.0f}, CPU {sum(loom.took) / sum(theirs.took):.2f} times")
+        for loom, theirs in zip(runs[0:6:2], runs[1:6:2], strict=True):
+            smaller, cpu = theirs.on_disk / loom.on_disk, sum(loom.took) / sum(theirs.took)
+            print(f"{loom.name}: on disk 1/{smaller:.1f} of LangGraph's, CPU {cpu:.2f} times")
+        print(f"the fixed work of the last ten turns took {grown(fixed):.2f} times that of turns 11 to 20")
         for name, profile in profiles.items():
             print(name)
             pstats.Stats(profile).sort_stats("tottime").print_stats(18)

@@ -450,10 +450,11 @@ def test_any_operations_give_what_langgraphs_own_store_gives(ops):
     oracle = InMemoryStore(index=INDEX)
     with LoomStore("inmemory", user_id="alice", index=INDEX) as store:
         for op in ops:
-            found, wanted = (one.batch([op])[0] for one in (store, oracle))
+            if isinstance(op, PutOp):  # that store keeps the vectors of a value that another one takes the place of
+                oracle.delete(op.namespace, op.key)
+            found, wanted = (plain(one.batch([op])[0]) for one in (store, oracle))
             if isinstance(op, SearchOp) and op.query:
-                wanted = [one for one in wanted if one.score is not None]
-            if isinstance(op, ListNamespacesOp):
-                # That store lists namespaces whose items are all gone.
-                wanted = [one for one in wanted if any(item.namespace[: len(one)] == one for item in oracle.search(()))]
-            assert plain(found) == plain(wanted)
+                wanted = [one for one in wanted if one[2] is not None]
+            if isinstance(op, ListNamespacesOp):  # and it lists namespaces whose items are all gone
+                wanted = sorted({item.namespace[: op.max_depth] for item in oracle.search((), limit=100)})
+            assert found == wanted
