@@ -56,7 +56,9 @@ async def test_the_number_of_a_version_is_that_of_the_block(memory, clock):
     await edited(memory, clock, "a", "b", "b", "c")
     history = await memory.block_history("persona", user_id="ann")
     (block,) = await memory.blocks(user_id="ann")
-    assert [(v.number, v.text) for v in history] == [(1, "a"), (3, "b"), (4, "c")], "the same text again changes nothing"
+    assert [(v.number, v.text) for v in history] == [(1, "a"), (3, "b"), (4, "c")], (
+        "the same text again changes nothing"
+    )
     assert block.version == 4
 
 

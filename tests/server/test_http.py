@@ -378,13 +378,20 @@ async def started(tmp_path: Path, *options: str) -> AsyncGenerator[str]:
     """The address of `loom serve` as a process of its own."""
     command = [sys.executable, "-m", "loom", "serve", "--url", f"sqlite:{tmp_path}/m.db", "--port", "0", "--json"]
     command += ["--tokens", str(tmp_path / "tokens.json"), *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) as process:  # noqa: ASYNC220
+    async with process(command) as address:
+        yield address
+
+
+@asynccontextmanager
+async def process(command: list[str]) -> AsyncGenerator[str]:
+    """The address that a command prints as JSON; it is interrupted at the end."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) as started_:  # noqa: ASYNC220
         try:
-            assert process.stdout is not None
-            yield json.loads(process.stdout.readline())["address"]
+            assert started_.stdout is not None
+            yield json.loads(started_.stdout.readline())["address"]
         finally:
-            process.send_signal(signal.SIGINT)
-    assert process.returncode in {0, 130}, process.returncode
+            started_.send_signal(signal.SIGINT)
+    assert started_.returncode in {0, 130}, started_.returncode
 
 
 async def test_the_command_serves_rest_and_mcp(tmp_path: Path) -> None:
@@ -450,3 +457,19 @@ async def test_scopes_of_the_server_are_those_of_python(tmp_path: Path) -> None:
         await ok(client, "POST", "/v1/users/ann/memories", json={**ADD, "session": "talk"})
     async with open_memory(url) as memory:
         assert await memory.store.count(Scope("default", "ann", "talk")) >= 1
+
+
+async def test_inspect_opens_a_store_or_a_transcript(tmp_path: Path) -> None:
+    missing = run_loom([LOOM, "inspect", "nothing.jsonl"], cwd=tmp_path)
+    assert missing.returncode
+    assert "does not exist" in missing.stderr
+    async with open_memory(f"sqlite:{tmp_path}/m.db") as memory:
+        await memory.remember("I live in Madrid.", user_id="ann")
+        line = {"type": "user", "uuid": "u", "sessionId": "s", "message": {"role": "user", "content": "hi"}}
+    (tmp_path / "talk.jsonl").write_text(json.dumps(line))
+    for target, text in ((tmp_path / "m.db", "ann"), (tmp_path / "talk.jsonl", "Requests")):
+        command = [sys.executable, "-m", "loom", "inspect", str(target), "--json"]
+        async with process(command) as address, httpx.AsyncClient() as client:
+            found = await client.get(address)
+            assert found.status_code == 200
+            assert text in found.text

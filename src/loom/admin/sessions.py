@@ -14,7 +14,7 @@ from loom.session.session import Session
 
 ASKING = ("summarize", "hierarchical")
 """Strategies of compaction that ask a model."""
-NEEDS_MODEL = "there is no model here to write a summary with; use the strategy truncate or snapshot"
+NEEDS_MODEL = "a saved conversation has no model to write a summary with; use the strategy truncate or snapshot"
 
 
 class _NoModel:

@@ -24,6 +24,7 @@ COMMANDS = {
     "doctor": "Report what is installed, or whether a store answers and what it guarantees with its current settings.",
     "forget": "Erase a person: memory, conversations and jobs, with a receipt that says what is still pending.",
     "cache": "Check what the prompt cache does with requests, before and after they are sent.",
+    "inspect": "Look at a store or at a transcript in a browser. Nothing leaves this machine.",
     "mcp": "Serve the memory to Claude Code, Codex, Cursor and other programs that speak MCP.",
     "memory": "Remember, recall and forget.",
     "serve": "Serve the memory over HTTP and MCP, on this machine or to callers with tokens.",
@@ -52,10 +53,10 @@ def load(name: str) -> typer.Typer | Callable[..., None]:
             from loom.cli import mcp
 
             return mcp.app
-        case "serve":
+        case "serve" | "inspect":
             from loom.cli import serve
 
-            return serve.app
+            return serve.app if name == "serve" else serve.inspect
         case "session":
             from loom.cli import session
 

@@ -66,15 +66,15 @@ def serve(
 async def _serve(url: str, user: str, namespace: str, trust_instructions: bool) -> None:
     from loom.engine.agent_parts import agent_checkpoints
     from loom.engine.open import open_memory
-    from loom.server.mcp import MemoryDoor, serve_stdio
+    from loom.server.mcp import MemoryTools, serve_stdio
 
     if url == default_url():
         Path(url.removeprefix("sqlite:")).parent.mkdir(mode=0o700, exist_ok=True)
     checkpoints, _ = agent_checkpoints(None, url)
     async with open_memory(url, namespace=namespace) as memory:
         try:
-            door = MemoryDoor(memory, checkpoints, user_id=user, trust_instructions=trust_instructions)
-            await serve_stdio(door)
+            tools = MemoryTools(memory, checkpoints, user_id=user, trust_instructions=trust_instructions)
+            await serve_stdio(tools)
         finally:
             await checkpoints.aclose()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import webbrowser
 from contextlib import aclosing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,12 +13,23 @@ import anyio
 import typer
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperGroup
 
 from loom.cli.memory import DEFAULT
 from loom.cli.output import Json, console, echo, print_json
 from loom.errors import MissingExtra, UsageError
 
-app = typer.Typer(help="Serve the memory over HTTP and MCP.", invoke_without_command=True)
+
+class UrlGroup(TyperGroup):
+    """`loom serve sqlite:./bot.db`: a word that is not a command is the URL."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line."""
+        is_url = bool(args) and not args[0].startswith("-") and args[0] not in self.commands
+        return super().parse_args(ctx, ["--url", *args] if is_url else args)
+
+
+app = typer.Typer(cls=UrlGroup, help="Serve the memory over HTTP and MCP.", invoke_without_command=True)
 tokens_app = typer.Typer(help="Make, list and revoke the tokens of callers.", no_args_is_help=True)
 app.add_typer(tokens_app, name="token")
 
@@ -61,18 +74,53 @@ def serve(
             f"{host} can be reached from other machines, and there are no tokens; make one first with "
             "`loom serve token add NAME`, or listen on 127.0.0.1"
         )
-    anyio.run(_serve, url, namespace, host, port, file, is_local, json)
+    anyio.run(_serve, _Served(url, namespace, host, port, json=json, tokens=file, needs_token=not is_local))
 
 
-async def _serve(
-    url: str,
-    namespace: str,
-    host: str,
-    port: int,
-    tokens: Any,
-    is_local: bool,
-    json: bool,
+def inspect(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            help="A store (sqlite:PATH, a .db file, another URL), or a transcript; by default, your memory."
+        ),
+    ] = None,
+    *,
+    port: Annotated[int, typer.Option(help="The port; 0 for any free one.", min=0, max=65535)] = 0,
+    open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open it in a browser.")] = True,
+    json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
 ) -> None:
+    """Look at a store, or at a transcript of Claude Code or Codex, in a browser. Nothing leaves this machine."""
+    from loom.engine.urls import check_is_there
+
+    path = Path(target) if target and ":" not in target else None
+    if path is not None and path.suffix not in {".db", ".sqlite", ".sqlite3"}:
+        if not path.exists():
+            raise UsageError(f"{target} does not exist; name a store, such as sqlite:./bot.db, or a transcript")
+        served = _Served("inmemory", json=json, port=port, transcript=path, page="/inspect/transcript")
+    else:
+        url = f"sqlite:{path}" if path else target or DEFAULT
+        check_is_there(url)
+        served = _Served(url, json=json, port=port, page="/inspect/users")
+    anyio.run(_serve, replace(served, opens=open_browser and not json))
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """What is served where."""
+
+    url: str
+    namespace: str = "default"
+    host: str = "127.0.0.1"
+    port: int = 0
+    json: bool = False
+    tokens: Any = None
+    needs_token: bool = False
+    transcript: Path | None = None
+    page: str = ""
+    opens: bool = False
+
+
+async def _serve(served: _Served) -> None:
     from loom.engine.agent_parts import agent_checkpoints
     from loom.engine.open import open_memory
     from loom.server.http.app import create_app
@@ -83,20 +131,29 @@ async def _serve(
     except ImportError as error:
         raise MissingExtra("loom serve", "server") from error
 
-    checkpoints, notes = agent_checkpoints(None, url)
-    async with open_memory(url, namespace=namespace) as memory, aclosing(checkpoints):
-        app_ = create_app(
-            memory, checkpoints, tokens=tokens, needs_token=not is_local, hosts=LOOPBACK if is_local else None
+    checkpoints, notes = agent_checkpoints(None, served.url)
+    async with open_memory(served.url, namespace=served.namespace) as memory, aclosing(checkpoints):
+        hosts = None if served.needs_token else LOOPBACK
+        made = create_app(
+            memory,
+            checkpoints,
+            tokens=served.tokens,
+            needs_token=served.needs_token,
+            hosts=hosts,
+            transcript=served.transcript,
         )
-        config = uvicorn.Config(app_, host=host, port=port, log_level="warning", access_log=False, server_header=False)
-        with _listening(host, port) as listener:
-            where = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-            if json:
-                print_json({"address": where, "url": url, "notes": notes}, indent=None)
+        config = uvicorn.Config(made, log_level="warning", access_log=False, server_header=False)
+        with _listening(served.host, served.port) as listener:
+            host = f"[{served.host}]" if ":" in served.host else served.host
+            where = f"http://{host}:{listener.getsockname()[1]}{served.page}"
+            if served.json:
+                print_json({"address": where, "url": served.url, "notes": notes}, indent=None)
             else:
-                echo(f"Loom serves {url} at {where} (Ctrl-C ends it)")
+                echo(f"Loom serves {served.transcript or served.url} at {where} (Ctrl-C ends it)")
                 for note in notes:
                     echo(f"! {note}", err=True)
+            if served.opens:
+                webbrowser.open(where)
             await uvicorn.Server(config).serve(sockets=[listener])
 
 

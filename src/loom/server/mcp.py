@@ -48,7 +48,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ToolAnswer:
     """What a tool found or did: whose memory it was, how many records were searched, the items, and notes."""
 
     user: str
@@ -137,7 +137,7 @@ class _Explain(_Input):
 
 @dataclass(frozen=True, slots=True)
 class _Tool:
-    """A tool as it is listed. Its function has the same name in `MemoryDoor`."""
+    """A tool as it is listed. Its function has the same name in `MemoryTools`."""
 
     name: str
     description: str
@@ -197,10 +197,10 @@ INSTRUCTIONS: Final = (
 )
 
 
-class MemoryDoor:
-    """The tools, for one user: each takes its checked input and gives an Answer.
+class MemoryTools:
+    """The tools, for one user: each takes its checked input and gives a ToolAnswer.
 
-    `user_id` comes from whoever started the server or from a token, never from the model.
+    `user_id` comes from the person who started the server or from a token, never from the model.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class MemoryDoor:
         self._checkpoints, self._trusts = checkpoints, trust_instructions
         self._scope = Scope(memory.namespace, user_id)
 
-    async def call(self, name: str, arguments: Mapping[str, object]) -> Answer:
+    async def call(self, name: str, arguments: Mapping[str, object]) -> ToolAnswer:
         """Run a tool; raises UsageError for a name or an argument that is wrong."""
         found = next((tool for tool in TOOLS if tool.name == name), None)
         if found is None:
@@ -227,8 +227,8 @@ class MemoryDoor:
             raise UsageError(f"{name} cannot take these arguments: {wrong:.500}") from error
         return await getattr(self, f"_{name}")(given)
 
-    async def _remember(self, given: _Remember) -> Answer:
-        # The words reach memory through a model, so they are never an instruction, whoever it says has spoken them.
+    async def _remember(self, given: _Remember) -> ToolAnswer:
+        # The words come through a model, so they are never an instruction, no matter who is said to have spoken them.
         done = await self.memory.remember(
             given.text,
             user_id=self.user,
@@ -240,9 +240,9 @@ class MemoryDoor:
         )
         notes = [*done.notes, *(f"not kept: {skip.reason}" for skip in done.skipped)]
         facts = [fact for fact in done.facts if fact.superseded_at is None]
-        return Answer(user=self.user, items=[_item(record) for record in (*done.kept, *facts)], notes=notes)
+        return ToolAnswer(user=self.user, items=[_item(record) for record in (*done.kept, *facts)], notes=notes)
 
-    async def _recall(self, given: _Recall) -> Answer:
+    async def _recall(self, given: _Recall) -> ToolAnswer:
         found = await self.memory.recall(
             given.query,
             user_id=self.user,
@@ -251,14 +251,14 @@ class MemoryDoor:
             known_at=_time(given.known_on, "known_on"),
         )
         searched = found.searched if found.searched is not None else await self._count()
-        return Answer(
+        return ToolAnswer(
             user=self.user, searched=searched, items=[_hit(hit) for hit in found.hits], notes=list(found.notes)
         )
 
     async def _count(self) -> int:
         return await self.memory.store.count(self._scope)
 
-    async def _facts(self, given: _Facts) -> Answer:
+    async def _facts(self, given: _Facts) -> ToolAnswer:
         found = await self.memory.facts(
             user_id=self.user,
             subject=given.subject,
@@ -270,30 +270,30 @@ class MemoryDoor:
         newest = sorted(found, key=lambda fact: (fact.recorded_at, fact.id), reverse=True)
         cut = [f"{len(newest) - MOST:,} older ones are not shown; name a subject"] if len(newest) > MOST else []
         items = [_item(fact) for fact in newest[:MOST]]
-        return Answer(user=self.user, searched=await self._count(), items=items, notes=cut)
+        return ToolAnswer(user=self.user, searched=await self._count(), items=items, notes=cut)
 
-    async def _instruct(self, given: _Instruct) -> Answer:
+    async def _instruct(self, given: _Instruct) -> ToolAnswer:
         done = await self.memory.instruct(given.text, user_id=self.user, confirmed=self._trusts)
         items = [{"id": one.id, "kind": "instruction", "text": one.text, "state": "stands"} for one in done.kept]
         items += [{"id": one.id, "kind": "instruction", "text": one.text, "state": "waits"} for one in done.waiting]
         items += [{"id": one.id, "kind": "instruction", "text": one.text, "state": "retired"} for one in done.retired]
         waits = f"it waits until the user accepts it: loom memory confirm {done.waiting[0].id}" if done.waiting else ""
-        return Answer(user=self.user, items=items, notes=[*done.notes, *([waits] if waits else [])])
+        return ToolAnswer(user=self.user, items=items, notes=[*done.notes, *([waits] if waits else [])])
 
-    async def _block(self, given: _Block) -> Answer:
+    async def _block(self, given: _Block) -> ToolAnswer:
         if given.text is not None:
             if not given.name or given.name.startswith(FILE):
                 raise UsageError("name the block to write, with an ordinary name")
             block = await self.memory.set_block(given.name, given.text, user_id=self.user, origin="assistant")
-            return Answer(user=self.user, items=[_item(block)])
+            return ToolAnswer(user=self.user, items=[_item(block)])
         blocks = await self.memory.blocks(user_id=self.user)
         found = [block for block in blocks if given.name is None or block.name == given.name]
         if given.name is not None and not found:
             names = ", ".join(one_line(block.name) for block in blocks) or "none"
             raise NotFound(f"there is no block {given.name!r:.200}; the blocks are: {names}")
-        return Answer(user=self.user, searched=len(blocks), items=[_item(block) for block in found])
+        return ToolAnswer(user=self.user, searched=len(blocks), items=[_item(block) for block in found])
 
-    async def _forget(self, given: _Forget) -> Answer:
+    async def _forget(self, given: _Forget) -> ToolAnswer:
         if given.confirm is not None and given.confirm != self.user:
             raise UsageError("confirm must be the name of the user; nothing was forgotten")
         if given.confirm is None and not given.ids:
@@ -310,9 +310,9 @@ class MemoryDoor:
             for receipt in stores
             for kind, count in receipt.removed.items()
         ]
-        return Answer(user=self.user, items=removed, notes=[line for receipt in stores for line in receipt.pending])
+        return ToolAnswer(user=self.user, items=removed, notes=[line for receipt in stores for line in receipt.pending])
 
-    async def _explain(self, given: _Explain) -> Answer:
+    async def _explain(self, given: _Explain) -> ToolAnswer:
         found = await self.memory.explain(given.id, user_id=self.user)
         first = {**_item(found.record, whole=True), "state": "the record"}
         parts = [(found.sources, "source"), (found.made, "made from it"), (found.history, "same subject")]
@@ -320,26 +320,26 @@ class MemoryDoor:
             first,
             *({**_item(record, whole=True), "state": state} for own, state in parts for record in own[:MOST]),
         ]
-        return Answer(user=self.user, items=items, notes=[f"source {id} is gone" for id in found.missing])
+        return ToolAnswer(user=self.user, items=items, notes=[f"source {id} is gone" for id in found.missing])
 
-    async def _history(self, given: _History) -> Answer:
+    async def _history(self, given: _History) -> ToolAnswer:
         if self._checkpoints is None:
-            return Answer(user=self.user, notes=["conversations are not kept beside this memory"])
+            return ToolAnswer(user=self.user, notes=["conversations are not kept beside this memory"])
         if given.session is None:
             newest = await self.sessions()
             items = [_session_item(last) for last in newest[: given.limit]]
-            return Answer(user=self.user, searched=len(newest), items=items)
+            return ToolAnswer(user=self.user, searched=len(newest), items=items)
         last, log = await self.conversation(given.session)
         if given.compaction is not None:
             covered = _covered(log, given.compaction)
-            return Answer(user=self.user, items=[_message(one) for one in covered[: given.limit]])
+            return ToolAnswer(user=self.user, items=[_message(one) for one in covered[: given.limit]])
         shown = shown_of(log, last.compactions)
         notes = [
             f"compaction {entry.id} replaced {len(entry.covered)} messages"
             for entry in log
             if isinstance(entry, Compaction) and entry.id in last.compactions
         ]
-        return Answer(
+        return ToolAnswer(
             user=self.user, searched=len(shown), items=[_message(one) for one in shown[-given.limit :]], notes=notes
         )
 
@@ -427,8 +427,8 @@ def _message(shown: Shown) -> Json:
 
 # The wire: a server for a client that is known before it connects (stdio), or for each request by itself (HTTP).
 
-Finder: TypeAlias = Callable[[Any], MemoryDoor]
-"""The door for the caller of a request."""
+Finder: TypeAlias = Callable[[Any], MemoryTools]
+"""The tools for the caller of a request."""
 
 _PROFILE: Final = "loom://profile"
 _PROMPT: Final = "profile"
@@ -444,9 +444,9 @@ _TEMPLATES: Final = {
 }
 
 
-def mcp_server(door: MemoryDoor | Finder) -> Server[Any]:
-    """An MCP server over a door, or over a function that gives the door of each request."""
-    find: Finder = (lambda _: door) if isinstance(door, MemoryDoor) else door
+def mcp_server(tools: MemoryTools | Finder) -> Server[Any]:
+    """An MCP server over the tools of one user, or over a function that gives the tools of each request."""
+    find: Finder = (lambda _: tools) if isinstance(tools, MemoryTools) else tools
     return Server(
         "loom",
         version=__version__,
@@ -463,9 +463,9 @@ def mcp_server(door: MemoryDoor | Finder) -> Server[Any]:
     )
 
 
-async def serve_stdio(door: MemoryDoor) -> None:
-    """Answer one client over standard input and output until it hangs up."""
-    server = mcp_server(door)
+async def serve_stdio(tools: MemoryTools) -> None:
+    """ToolAnswer one client over standard input and output until it hangs up."""
+    server = mcp_server(tools)
     async with stdio_server() as (incoming, outgoing):
         await server.run(incoming, outgoing, server.create_initialization_options())
 
@@ -519,19 +519,19 @@ async def _read_resource(find: Finder, ctx: Any, params: types.ReadResourceReque
     return types.ReadResourceResult(contents=[content])
 
 
-async def _resource(door: MemoryDoor, uri: str) -> str:
+async def _resource(tools: MemoryTools, uri: str) -> str:
     kind, _, name = uri.removeprefix("loom://").partition("/")
     name = unquote(name)
     if uri == _PROFILE:
-        return str(await door.memory.profile(user_id=door.user))
+        return str(await tools.memory.profile(user_id=tools.user))
     if uri == "loom://sessions":
-        return str(await door.call("history", {"limit": MOST}))
+        return str(await tools.call("history", {"limit": MOST}))
     if kind == "blocks" and name:
         with suppress(StopIteration):
-            blocks = await door.memory.blocks(user_id=door.user)
+            blocks = await tools.memory.blocks(user_id=tools.user)
             return plain_text(next(block.text for block in blocks if block.name == name))
     if kind == "sessions" and name:
-        last, log = await door.conversation(name)
+        last, log = await tools.conversation(name)
         shown = shown_of(log, last.compactions)
         return "\n\n".join(f"{one.message.role}:\n{_whole(one)}" for one in shown)
     listed = ", ".join((*_RESOURCES, *_TEMPLATES))
@@ -554,12 +554,12 @@ async def _get_prompt(find: Finder, ctx: Any, params: types.GetPromptRequestPara
 
 async def _complete(find: Finder, ctx: Any, params: types.CompleteRequestParams) -> types.CompleteResult:
     """The names of blocks and the ids of conversations that begin with what was typed."""
-    door, uri = find(ctx), str(getattr(params.ref, "uri", ""))
+    tools, uri = find(ctx), str(getattr(params.ref, "uri", ""))
     names: list[str] = []
     if uri.startswith("loom://blocks/"):
-        names = [block.name for block in await door.memory.blocks(user_id=door.user)]
+        names = [block.name for block in await tools.memory.blocks(user_id=tools.user)]
     elif uri.startswith("loom://sessions/"):
-        names = [last.session_id for last in await door.sessions()]
+        names = [last.session_id for last in await tools.sessions()]
     found = [name for name in names if name.startswith(params.argument.value)]
     done = types.Completion(values=found[:_COMPLETIONS], total=len(found), has_more=len(found) > _COMPLETIONS)
     return types.CompleteResult(completion=done)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from loom import __version__
@@ -25,11 +26,11 @@ except ImportError as error:
 from loom.core.scope import Scope
 from loom.server.http import memory_routes, session_routes
 from loom.server.http.caller import Place, operator, token_of
-from loom.server.http.guard import LOOPBACK, App, Counts, Guard, Limits, Receive, Refusal, Send, refusal_of
+from loom.server.http.guard import LOOPBACK, App, Counts, Gate, Limits, Receive, Refusal, Send, refusal_of
 from loom.server.http.shapes import ErrorOut
 from loom.server.inspector import requests as request_pages
 from loom.server.inspector.pages import PREFIX, add_pages, refusal_page
-from loom.server.mcp import MemoryDoor, mcp_server
+from loom.server.mcp import MemoryTools, mcp_server
 
 _log = logging.getLogger(__name__)
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
@@ -55,11 +56,12 @@ def create_app(
     needs_token: bool = False,
     hosts: frozenset[str] | None = LOOPBACK,
     limits: Limits | None = None,
+    transcript: Path | None = None,
 ) -> App:
     """The server over a memory and the conversations beside it; both stay open when it ends.
 
     With `tokens`, a caller needs one as soon as there is any, and always with `needs_token`. `hosts` are the host names
-    that it answers for; None for all.
+    that it answers for; None for all. `transcript` is a file or folder that the page of transcripts shows.
     """
     place = Place(memory, checkpoints, tokens, Counts())
     mcp = mcp_server(_door_of).streamable_http_app(stateless_http=True, json_response=True, host="")
@@ -72,10 +74,10 @@ def create_app(
             yield
 
     app = _application(lifespan)
-    app.state.place, app.state.needs_token = place, needs_token
+    app.state.place, app.state.needs_token, app.state.transcript = place, needs_token, transcript
     served = (route for route in mcp.router.routes if isinstance(route, Route))
     app.router.routes.extend(Route(route.path, _Checked(route.app)) for route in served)
-    return Guard(app, hosts=hosts, limits=limits or Limits(), counts=place.counts)
+    return Gate(app, hosts=hosts, limits=limits or Limits(), counts=place.counts)
 
 
 def describe() -> dict[str, Any]:
@@ -175,18 +177,18 @@ class _Checked:
         await self._app(scope, receive, send)
 
 
-def _door_of(ctx: Any) -> MemoryDoor:
+def _door_of(ctx: Any) -> MemoryTools:
     """The MCP tools of the caller of a message."""
     return _door_for(ctx.request)
 
 
-def _door_for(request: Request) -> MemoryDoor:
+def _door_for(request: Request) -> MemoryTools:
     """The MCP tools of the caller of a request: for the one user that its token names."""
     place: Place = request.app.state.place
     token = token_of(request)
     if token is ANYBODY:
         user = request.headers.get("x-loom-user", "me")
-        return MemoryDoor(place.memory, place.checkpoints, user_id=user)
+        return MemoryTools(place.memory, place.checkpoints, user_id=user)
     if token.users is None or len(token.users) != 1 or not {"read", "write", "forget"} <= set(token.rights):
         raise Refusal(403, "forbidden", "MCP needs a token for one user that may read, write and forget", "make one")
-    return MemoryDoor(place.memory_of(token.namespace), place.checkpoints, user_id=token.users[0])
+    return MemoryTools(place.memory_of(token.namespace), place.checkpoints, user_id=token.users[0])

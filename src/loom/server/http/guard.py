@@ -1,4 +1,4 @@
-"""What stands in front of every route: who may connect, how much, how often and how long; and the counts of it."""
+"""In front of every route: who may connect, how much, how often and how long; and the counts of it."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class _Rates:
         return left >= 1
 
 
-class Guard:
+class Gate:
     """The outermost layer of the server."""
 
     def __init__(self, app: App, *, hosts: frozenset[str] | None, limits: Limits, counts: Counts) -> None:
@@ -168,7 +168,7 @@ class Guard:
         self._rates = _Rates(limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or refuse it before any route sees it."""
+        """ScopedAnswer a request, or refuse it before any route sees it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -198,7 +198,7 @@ class Guard:
             await _answer(note, slow)
         finally:
             self._counts.running -= 1
-            route = getattr(scope.get("route"), "path", "") or "unknown"
+            route = getattr(scope.get("route"), "path_format", "") or "unknown"
             self._counts.requests[scope["method"], route, status] += 1
             self._counts.seconds[scope["method"], route] += monotonic() - begun
 

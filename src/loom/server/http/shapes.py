@@ -177,27 +177,27 @@ class HitOut(BaseModel):
     record: RecordOut | None = None
 
 
-class Answer(BaseModel):
+class ScopedAnswer(BaseModel):
     """What every answer has: the scope that was read or written, and notes."""
 
     scope: ScopeOut
     notes: list[str] = Field(default_factory=list)
 
 
-class RecordsOut(Answer):
+class RecordsOut(ScopedAnswer):
     """Records; `next` is the cursor of the next page, null on the last one."""
 
     items: list[RecordOut]
     next: str | None = None
 
 
-class RecordAnswer(Answer):
+class RecordAnswer(ScopedAnswer):
     """One record."""
 
     item: RecordOut
 
 
-class RememberedOut(Answer):
+class RememberedOut(ScopedAnswer):
     """What was stored, what was skipped and why, and the facts that were learnt."""
 
     items: list[RecordOut]
@@ -205,7 +205,7 @@ class RememberedOut(Answer):
     skipped: list[dict[str, str]]
 
 
-class RecalledOut(Answer):
+class RecalledOut(ScopedAnswer):
     """The hits, best first."""
 
     hits: list[HitOut]
@@ -222,13 +222,13 @@ class ReceiptOut(BaseModel):
     pending: list[str]
 
 
-class ErasureOut(Answer):
+class ErasureOut(ScopedAnswer):
     """The receipts of an erasure. Nothing is left if nothing is pending."""
 
     stores: list[ReceiptOut]
 
 
-class ExplainedOut(Answer):
+class ExplainedOut(ScopedAnswer):
     """Where a record comes from."""
 
     item: RecordOut
@@ -247,19 +247,19 @@ class InstructionOut(BaseModel):
     state: Literal["stands", "left_out", "waits", "retired"]
 
 
-class StandingOut(Answer):
+class StandingOut(ScopedAnswer):
     """The standing instructions, newest first, and those that wait."""
 
     items: list[InstructionOut]
 
 
-class TextOut(Answer):
+class TextOut(ScopedAnswer):
     """A text."""
 
     text: str
 
 
-class CountsOut(Answer):
+class CountsOut(ScopedAnswer):
     """Counts by name."""
 
     counts: dict[str, int]
@@ -275,7 +275,7 @@ class SessionOut(BaseModel):
     tokens: int
 
 
-class SessionsOut(Answer):
+class SessionsOut(ScopedAnswer):
     """The conversations of a user, the most recent first."""
 
     items: list[SessionOut]
@@ -299,7 +299,7 @@ class CompactionOut(BaseModel):
     covers: list[str]
 
 
-class ConversationOut(Answer):
+class ConversationOut(ScopedAnswer):
     """A conversation: what the model is shown, and the compactions that apply."""
 
     turn: int
@@ -317,19 +317,19 @@ class CheckpointOut(BaseModel):
     parent: str | None
 
 
-class CheckpointsOut(Answer):
+class CheckpointsOut(ScopedAnswer):
     """Checkpoints, last saved first."""
 
     items: list[CheckpointOut]
 
 
-class CheckpointAnswer(Answer):
+class CheckpointAnswer(ScopedAnswer):
     """One checkpoint."""
 
     item: CheckpointOut
 
 
-class CompactedOut(Answer):
+class CompactedOut(ScopedAnswer):
     """The result of a compaction; `item.id` is null where nothing was changed."""
 
     item: CompactionOut
@@ -344,7 +344,7 @@ class DeadLetterOut(BaseModel):
     reason: str
 
 
-class JobsOut(Answer):
+class JobsOut(ScopedAnswer):
     """The jobs of a user: how many are waiting, and those that failed for good."""
 
     waiting: int

@@ -360,7 +360,7 @@ async def forget_record(request: Request, user: str, id: str) -> Response:
 
 @router.get("/u/{user:name}/shown")
 async def shown(request: Request, user: str) -> Response:
-    """What stands in every prompt, and what stood there before."""
+    """The text that every prompt has, and what it was before."""
     memory_ = caller_of(request, user).memory
     text = str(await memory_.profile(user_id=user))
     blocks = [await memory_.block_history(block.name, user_id=user) for block in await memory_.blocks(user_id=user)]
@@ -560,9 +560,12 @@ async def fork(request: Request, user: str, session: str, at: Annotated[str, For
 
 @router.get("/transcript")
 async def transcript(request: Request) -> Response:
-    """A page on which a transcript can be dropped."""
+    """A page on which a transcript can be dropped; one that the server was started with is shown at once."""
     _token(request)
-    return page(request, "requests.html", name="transcript", upload=True, about="", notes=(), sections=())
+    given: Path | None = request.app.state.transcript
+    if given is None:
+        return page(request, "requests.html", name="transcript", upload=True, about="", notes=(), sections=())
+    return await _audited(request, given, str(given))
 
 
 @router.post("/transcript")
@@ -573,19 +576,18 @@ async def read_transcript(request: Request, file: UploadFile) -> Response:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / f"uploaded{Path(name).suffix or '.jsonl'}"
         place.write_bytes(await file.read())
-        try:
-            audit = await anyio.to_thread.run_sync(lambda: audit_transcripts(read_transcripts([place])))
-        except UsageError as error:
-            raise UsageError(str(error).replace(str(place), name)) from error
-    return page(
-        request,
-        "requests.html",
-        name="transcript",
-        upload=True,
-        about=name,
-        notes=() if audit.sessions else ("it holds no requests with usage",),
-        sections=audit_sections(audit, {str(place): name}),
-    )
+        return await _audited(request, place, name)
+
+
+async def _audited(request: Request, path: Path, name: str) -> Response:
+    """The page of a transcript, which is called `name` on it."""
+    try:
+        audit = await anyio.to_thread.run_sync(lambda: audit_transcripts(read_transcripts([path])))
+    except UsageError as error:
+        raise UsageError(str(error).replace(str(path), name)) from error
+    notes = () if audit.sessions else ("it holds no requests with usage",)
+    sections = audit_sections(audit, {str(path): name})
+    return page(request, "requests.html", name="transcript", upload=True, about=name, notes=notes, sections=sections)
 
 
 def audit_sections(audit: Audit, names: Mapping[str, str]) -> list[Markup]:
