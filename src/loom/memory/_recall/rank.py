@@ -253,7 +253,8 @@ def questions_in(text: str) -> str:
 
 def asks(text: str) -> bool:
     """Whether a turn ends with a question."""
-    return text[-_BLANKS:].rstrip().endswith("?")
+    last = text[-1:]
+    return last == "?" or (last.isspace() and text[-_BLANKS:].rstrip().endswith("?"))
 
 
 def shared_pairs(question: Sequence[str], text: Sequence[str]) -> int:
@@ -447,12 +448,13 @@ ROLES = frozenset({"user", "assistant", "system", "tool"})
 def role_of(episode: Episode | UnreadRecord) -> str | None:
     """The role of the speaker; None for a person with a name."""
     if episode.speaker is not None:
-        return _role_named(episode.speaker)
+        return role_named(episode.speaker)
     return episode.provenance.origin if episode.provenance.origin in ROLES else None
 
 
 @lru_cache(maxsize=256)
-def _role_named(speaker: str) -> str | None:
+def role_named(speaker: str) -> str | None:
+    """The role that a speaker is; None for a person with a name."""
     role = speaker.casefold()
     return role if role in ROLES else None
 

@@ -31,6 +31,7 @@ from loom.memory._recall.rank import (
     named_speakers,
     newest_first,
     rank,
+    role_named,
     role_of,
     shared_head,
     shared_pairs,
@@ -159,8 +160,6 @@ _ALIKE: Mapping[Talk, Mapping[str, float]] = {**WEIGHTS, "lookup": {**WEIGHTS["l
 
 _Candidates: TypeAlias = dict[str, tuple[Record | UnreadRecord, Mapping[str, float]]]
 _Notes: TypeAlias = tuple[str, ...]
-_SEARCHED = frozenset((Episode.kind, Fact.kind))
-"""The kinds of records that are candidates."""
 
 
 class Recall:
@@ -262,7 +261,9 @@ class Recall:
         now = self._clock.now()
         hits, speakers, notes = await self._search(scope, question, replace(query, text=question))
         found: _Candidates = {
-            h.item.id: (h.item, h.why) for h in hits.hits if h.item.kind in _SEARCHED and not is_candidate(h.item)
+            item.id: (item, why)
+            for item, why in hits.hits
+            if item.kind == Episode.kind or (item.kind == Fact.kind and not is_candidate(item))
         }
         trust = 1.0
         if _is_statement(question):
@@ -507,8 +508,8 @@ def _filter(layers: Sequence[Layer] | None, where: Filter | None) -> Filter:
 def _speakers(hits: UnreadHits) -> set[str]:
     """The speakers of the hits that words found."""
     # A hit has a signal by words if it has more than the dense one; roles such as `user` are not persons.
-    by_words = (item for item, why in hits.hits if len(why) > ("dense" in why))
-    return {item.speaker for item in by_words if _is_episode(item) and item.speaker and role_of(item) is None}
+    names = {item.speaker for item, why in hits.hits if _is_episode(item) and len(why) > ("dense" in why)}
+    return {name for name in names if name and role_named(name) is None}
 
 
 def _is_episode(item: Record | UnreadRecord) -> TypeGuard[Episode | UnreadRecord]:
@@ -544,7 +545,7 @@ def _in_front(latest: Sequence[Episode], ranked: Sequence[Ranked]) -> list[Ranke
     scores = [best + len(latest) - n for n in range(len(latest))]
     first = [Ranked(e.id, score, {"last": score}) for e, score in zip(latest, scores, strict=True)]
     named = {r.id for r in first}
-    return [*first, *(r for r in ranked if r.id not in named)]
+    return [*first, *(r for r in ranked if r.id not in named)] if first else list(ranked)
 
 
 def _is_statement(question: str) -> bool:
@@ -577,28 +578,29 @@ def _as_candidates(
     turns = [(record, role_of(record)) for record, _ in pairs if _is_episode(record)]
     of_people = sum(role is None and turn.speaker is not None for turn, role in turns)
     default = None if is_statement or 2 * of_people > len(turns) else "user"
-    roles = {turn.id: role for turn, role in turns}
-    return [_candidate(record, signals, default, roles.get(record.id)) for record, signals in pairs]
-
-
-def _candidate(
-    record: Record | UnreadRecord, signals: Mapping[str, float], default: str | None, role: str | None
-) -> Candidate:
-    words = record.text.count(" ", 0, RANKED) + 1
-    if not _is_episode(record):
-        return Candidate(id=record.id, signals=signals, words=words, role=default)
-    position = record.attributes.get(POSITION)
-    return Candidate(
-        record.id,
-        signals,
-        record.speaker,
-        record.session_id,
-        position if isinstance(position, int) else None,
-        record.at,
-        words,
-        asks(record.text),
-        default if record.speaker is None and role in (None, "user") else role,
-    )
+    roles = iter(turns)
+    candidates: list[Candidate] = []
+    for record, signals in pairs:
+        text = record.text
+        words = text.count(" ", 0, RANKED) + 1
+        if not _is_episode(record):
+            candidates.append(Candidate(id=record.id, signals=signals, words=words, role=default))
+            continue
+        (_, role), speaker, position = next(roles), record.speaker, record.attributes.get(POSITION)
+        candidates.append(
+            Candidate(
+                record.id,
+                signals,
+                speaker,
+                record.session_id,
+                position if isinstance(position, int) else None,
+                record.at,
+                words,
+                asks(text),
+                default if speaker is None and role in (None, "user") else role,
+            )
+        )
+    return candidates
 
 
 # Working memory: the recent turns of a user in other conversations.

@@ -35,7 +35,7 @@ class FoundRecords(dict[str, Record]):
 
     def __init__(self, hits: UnreadHits) -> None:
         super().__init__()
-        self._hits = {hit.item.id: hit.item for hit in hits.hits}
+        self._hits = {item.id: item for item, _ in hits.hits}
         self._read = hits.read
 
     def __missing__(self, id: str) -> Record:
@@ -237,18 +237,21 @@ def without_questions(question: str, ranked: Sequence[Ranked], records: Mapping[
         return list(ranked)
     known = set(query_terms(question))
     look = _looks_at(records)
-    return [r for r in ranked if not _tells_nothing(look(r.id), known)]
+    return [r for r in ranked if not (_may_ask((record := look(r.id)).text) and _tells_nothing(record, known))]
+
+
+def _may_ask(text: str) -> bool:
+    """Whether a text may be a question, as its first and last characters tell: most are not, and need no more."""
+    last = text[-1:]
+    return last == "?" or text[:1] not in _NEVER_ASKS or last.isspace()
 
 
 def _tells_nothing(record: Record | UnreadRecord, known: set[str]) -> bool:
     text = record.text.strip()
     if record.kind != Episode.kind or len(text) > _LONGEST:
         return False
-    is_marked = text.endswith("?")
-    if not is_marked and text[:1] in _NEVER_ASKS:
-        return False
     is_unmarked = _UNMARKED.fullmatch(text) is not None
-    if not is_unmarked and not is_marked:
+    if not is_unmarked and not text.endswith("?"):
         return False
     sentences = _SENTENCE.split(text)
     if not is_unmarked and not all(sentence.endswith("?") for sentence in sentences):
