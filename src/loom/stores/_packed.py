@@ -56,6 +56,11 @@ class Wanted:
         """The entries at the end that are wanted."""
         return entries if self.last is None else entries[max(0, len(entries) - self.last) :]
 
+    def chosen(self, entries: Sequence[Data]) -> Sequence[Data]:
+        """The entries, as they are stored, that are wanted."""
+        cut = self.cut(entries)
+        return [entry for entry in cut if self.takes(entry)] if self.recorded else cut
+
     def takes(self, entry: Data) -> bool:
         """Whether an entry, as it is stored, is wanted."""
         return not self.recorded or (entry["type"] == "recorded" and self.kind in (None, entry["kind"]))
@@ -103,7 +108,9 @@ def part_numbers(entry: Data) -> Sequence[int]:
     """The numbers of the parts of a packed entry."""
     if "parts" in entry:
         return entry["parts"]
-    replaced = [one["message"] for one in entry.get("replacements", ()) if "message" in one]
+    if "replacements" not in entry:
+        return ()
+    replaced = [one["message"] for one in entry["replacements"] if "message" in one]
     return [part for message in replaced for part in message.get("parts", ())]
 
 

@@ -373,9 +373,9 @@ class _UserLog(MemoryTree[_FramePlace]):
             return codec.body_from_dict(piece(entry["json"]))
 
         with reading(str(self._path), but=(OSError,)):
-            found = wanted.cut([entry for node in nodes for entry in frame(node.content.offset)["entries"]])
+            found = wanted.chosen([entry for node in nodes for entry in frame(node.content.offset)["entries"]])
             bodies = get_body if wanted.bodies else no_body
-            return [codec.entry_from_dict(entry, get, bodies) for entry in found if wanted.takes(entry)]
+            return [codec.entry_from_dict(entry, get, bodies) for entry in found]
 
     def ids_of(self, node: _LogNode) -> list[str]:
         """The ids of the entries of a save."""

@@ -323,13 +323,13 @@ def _hash(body: bytes) -> int:
 def _unpacked(db: Database, found: Sequence[tuple[bytes]], wanted: Wanted = ALL) -> list[LogEntry]:
     with reading("the log of a session", but=(apsw.Error,)):
         saves: list[list[Data]] = codec.all_from_bytes([data for (data,) in found])
-        entries = [entry for entry in wanted.cut([one for save in saves for one in save]) if wanted.takes(entry)]
+        entries = wanted.chosen([entry for save in saves for entry in save])
         numbers = list(dict.fromkeys(number for entry in entries for number in packing.part_numbers(entry)))
         bodies = _bodies(db, numbers)
         values = codec.all_from_bytes([bodies[number] for number in numbers])
         parts = dict(zip(numbers, map(codec.part_from_dict, values), strict=True))
-        recorded = [number for entry in entries if (number := packing.body_number(entry)) is not None]
-        bodies |= _bodies(db, recorded) if recorded and wanted.bodies else {}
+        if wanted.bodies:
+            bodies |= _bodies(db, [n for entry in entries if (n := packing.body_number(entry)) is not None])
 
         def get_body(entry: Data) -> JSON | bytes:
             return bodies[entry["bytes"]] if "bytes" in entry else codec.from_bytes(bodies[entry["json"]])
