@@ -1,6 +1,7 @@
 """Transcripts of Claude Code: what was said, what was left out and why, and what each call used."""
 
 import json
+import random
 from collections import Counter
 
 import pytest
@@ -387,3 +388,41 @@ def test_a_fork_with_ids_of_its_own_names_those_it_copied(tmp_path):
     one, two = read_transcripts([tmp_path / "*.jsonl"])
     assert (spoken(one), spoken(two)) == (["user: One.", "assistant: Two."], ["user: Three."])
     assert [len(each.calls) for each in (one, two)] == [1, 0]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_texts_are_those_on_the_path_to_the_last_line(read, seed):
+    """Random conversations with rewinds, compactions, tools and harness text, against the path taken step by step."""
+    rng = random.Random(seed)
+    lines, parents, texts = [], {}, {}
+
+    def add(made, text=None):
+        lines.append(made)
+        parents[made["uuid"]] = made["parentUuid"] or made.get("logicalParentUuid")
+        if text:
+            texts[made["uuid"]] = text
+
+    last = None
+    for n in range(0, 3 * rng.randint(1, 40), 3):
+        last = rng.choice([None, *parents]) if rng.random() < 0.15 else last
+        if last and rng.random() < 0.1:
+            add(boundary(f"c{n}", last))
+            add(user(f"s{n}", f"c{n}", f"{n}", isCompactSummary=True), f"summary: {n}")
+            last = f"s{n}"
+        kind = rng.choice(["user", "assistant", "meta", "tool", "progress"])
+        if kind in {"user", "assistant"}:
+            add((user if kind == "user" else assistant)(f"x{n}", last, f"{n}"), f"{kind}: {n}")
+        elif kind == "progress":
+            add(line("progress", f"x{n}", last))
+        else:
+            add(result(f"x{n}", last, "ok") if kind == "tool" else user(f"x{n}", last, "meta", isMeta=True))
+        last = f"x{n}"
+    at = next((one["uuid"] for one in reversed(lines) if one["type"] in {"user", "assistant"}), None)
+    path = []
+    while at:
+        path.append(at)
+        at = parents[at]
+    (main,) = read(*lines)
+    assert spoken(main) == [texts[id] for id in reversed(path) if id in texts]
+    known = [one.line for one in (*main.texts, *main.skipped, *main.compactions)]
+    assert sorted(known) == list(range(1, len(lines) + 1))

@@ -17,6 +17,7 @@ from tests.traces.others import (
     MEM0,
     REQUESTS,
     SPANS,
+    chat,
     lines,
     otlp,
 )
@@ -134,6 +135,32 @@ def test_observations_of_langfuse():
         assert (one.program, one.session_id) == ("langfuse", session)
 
 
+def test_traces_of_langfuse_without_observations_and_other_names():
+    trace = {
+        "id": "1",
+        "sessionId": "s",
+        "userId": "u",
+        "timestamp": "2026-11-01T10:00:00Z",
+        "input": chat("Hi."),
+        "output": "Hello.",
+    }
+    (one,) = read([trace])
+    assert (spoken(one), one.calls, one.session_id) == (["user: Hi.", "assistant: Hello."], (), "s")
+    row = {
+        "id": "2",
+        "trace_id": "t",
+        "type": "GENERATION",
+        "provided_model_name": "gpt-5.5",
+        "input": json.dumps(chat("Hi.")),
+        "output": None,
+    }
+    (one,) = read(lines({**row, "usage_details": {"input": 5, "input_cache_read": 7, "output": 2}}))
+    assert (spoken(one), usage(one), one.calls[0].model) == (["user: Hi."], [(5, 7, None, 2)], "gpt-5.5")
+    old = {"input": 5, "output": 2, "total": 7, "unit": "TOKENS", "inputCost": 3.0, "outputCost": 1.0}
+    (one,) = read(lines({**row, "usage": old}))
+    assert usage(one) == [(5, None, None, 2)]
+
+
 def test_recorded_requests_are_one_conversation_where_they_go_on():
     one, two = read(lines(*REQUESTS), "log.jsonl")
     assert spoken(one) == ["user: Hi.", "assistant: Hello.", "user: Bye.", "assistant: See you."]
@@ -187,6 +214,8 @@ def test_items_of_a_langgraph_store():
         (one,) = read(form)
         assert spoken(one) == ["note: Likes tea", "note: kind: Profile\ncontent: name: Ann\nage: 40"]
         assert one.texts[0].id.startswith("memories/u1/a:")
+    (one,) = read([{"prefix": "memories.u1", "key": "a", "value": {"content": "Likes tea"}}])
+    assert spoken(one) == ["note: Likes tea"]
 
 
 def test_an_agent_file_of_letta():

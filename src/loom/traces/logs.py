@@ -74,7 +74,9 @@ def _program(record: JsonObject) -> str | None:
         and {"context", "traceId", "trace_id", "spanId", "span_id"} & record.keys()
     ):
         return OTEL
-    if isinstance(record.get("observations"), list) or "usageDetails" in record:
+    if isinstance(record.get("observations"), list) or {"usageDetails", "usage_details"} & record.keys():
+        return LANGFUSE
+    if {"input", "output"} <= record.keys() and {"sessionId", "userId", "traceId"} & record.keys():  # a trace alone
         return LANGFUSE
     if record.get("type") in ("GENERATION", "SPAN", "EVENT") and ("traceId" in record or "trace_id" in record):
         return LANGFUSE
@@ -290,14 +292,13 @@ def _otlp(value: Any, depth: int = 20) -> Any:
 def _of_langfuse(row: JsonObject, session: str) -> _LoggedCall | None:
     if row.get("type", "GENERATION") != "GENERATION":
         return None
-    details = _opened(row.get("usageDetails")) or _opened(row.get("usage"))
+    details = _opened(row.get("usageDetails")) or _opened(row.get("usage_details")) or _opened(row.get("usage"))
+    model = _first(row, ("model", "provided_model_name"))
     messages = [*_messages(row.get("input")), *_messages(row.get("output"), role="assistant")]
     if not details and not messages:
         return None
     session = session or _first(row, _IDS)
-    return _LoggedCall(
-        session, maybe_text(row.get("id")), _when(row), maybe_text(row.get("model")), messages, _added_up(details)
-    )
+    return _LoggedCall(session, maybe_text(row.get("id")), _when(row), model, messages, _added_up(details))
 
 
 def _added_up(details: JsonObject) -> JsonObject | None:
@@ -307,6 +308,8 @@ def _added_up(details: JsonObject) -> JsonObject | None:
     fresh = 0
     for name, value in details.items():
         count = count_of(value) or 0
+        if "cost" in name.casefold():
+            continue
         if "cach" in name and ("creation" in name or "write" in name):
             written = (written or 0) + count
         elif "cach" in name:
