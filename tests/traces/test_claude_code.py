@@ -1,5 +1,7 @@
 """Transcripts of Claude Code: what was said, what was left out and why, and what each call used."""
 
+import json
+import random
 from collections import Counter
 
 import pytest
@@ -79,6 +81,20 @@ CASES = {
         ],
         ["user: One.", "assistant: Two.", "user: Three.", "assistant: Four."],
         {4: "summary"},
+    ),
+    "compacted, and a kept message is written again": (
+        [
+            user("u1", None, "One."),
+            assistant("a2", "u1", "Two."),
+            user("u3", "a2", "Three."),
+            user("u4", "a2", "Four."),
+            boundary("c5", "a6", preservedSegment={"headUuid": "a6", "anchorUuid": "s7", "tailUuid": "a6"}),
+            user("s7", "c5", "Summary.", isCompactSummary=True),
+            assistant("a6", "s7", "Five."),
+            user("u8", "a6", "Six."),
+        ],
+        ["user: One.", "assistant: Two.", "user: Four.", "summary: Summary.", "assistant: Five.", "user: Six."],
+        {3: "rewound"},
     ),
     "compacted, and the line before is gone": (
         [
@@ -308,6 +324,33 @@ def test_a_broken_line_does_not_cut_the_conversation(read):
     assert reasons(main) == {2: "broken"}
 
 
+def test_a_summary_of_older_versions_is_known_by_its_words(read):
+    words = "This session is being continued from a previous conversation that ran out of context. I live in Rome."
+    (main,) = read(user("u1", None, words), assistant("a2", "u1", "Yes."))
+    assert [text.writer for text in main.texts] == ["summary", "assistant"]
+
+
+def test_a_plan_and_a_skill_are_not_the_words_of_the_user(read):
+    (main,) = read(
+        user("u1", None, "Implement the following plan: I live in Rome.", planContent="# Plan"),
+        user("u2", "u1", "Base directory for this skill", sourceToolUseID="toolu_1"),
+        user("u3", "u2", "Go."),
+    )
+    assert (spoken(main), reasons(main)) == (["user: Go."], {1: "harness", 2: "harness"})
+
+
+def test_a_session_has_the_name_of_its_file_where_a_line_says_so(read):
+    lines = [user("u1", None, "One.", sessionId="old"), user("u2", "u1", "Two.", sessionId="new")]
+    assert [one.session_id for one in read(*lines, name="new.jsonl")] == ["new"]
+    assert [one.session_id for one in read(*lines, name="copy.jsonl")] == ["old"]
+
+
+def test_lines_in_an_array_are_read_the_same(read):
+    lines, expected, _ = CASES["rewound"]
+    (main,) = read(json.dumps(lines, indent=1), name="talk.json")
+    assert spoken(main) == expected
+
+
 def test_parents_in_a_circle_end(read):
     (main,) = read(user("u1", "u2", "One."), user("u2", "u1", "Two."))
     assert spoken(main) == ["user: One.", "user: Two."]
@@ -345,3 +388,41 @@ def test_a_fork_with_ids_of_its_own_names_those_it_copied(tmp_path):
     one, two = read_transcripts([tmp_path / "*.jsonl"])
     assert (spoken(one), spoken(two)) == (["user: One.", "assistant: Two."], ["user: Three."])
     assert [len(each.calls) for each in (one, two)] == [1, 0]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_texts_are_those_on_the_path_to_the_last_line(read, seed):
+    """Random conversations with rewinds, compactions, tools and harness text, against the path taken step by step."""
+    rng = random.Random(seed)
+    lines, parents, texts = [], {}, {}
+
+    def add(made, text=None):
+        lines.append(made)
+        parents[made["uuid"]] = made["parentUuid"] or made.get("logicalParentUuid")
+        if text:
+            texts[made["uuid"]] = text
+
+    last = None
+    for n in range(0, 3 * rng.randint(1, 40), 3):
+        last = rng.choice([None, *parents]) if rng.random() < 0.15 else last
+        if last and rng.random() < 0.1:
+            add(boundary(f"c{n}", last))
+            add(user(f"s{n}", f"c{n}", f"{n}", isCompactSummary=True), f"summary: {n}")
+            last = f"s{n}"
+        kind = rng.choice(["user", "assistant", "meta", "tool", "progress"])
+        if kind in {"user", "assistant"}:
+            add((user if kind == "user" else assistant)(f"x{n}", last, f"{n}"), f"{kind}: {n}")
+        elif kind == "progress":
+            add(line("progress", f"x{n}", last))
+        else:
+            add(result(f"x{n}", last, "ok") if kind == "tool" else user(f"x{n}", last, "meta", isMeta=True))
+        last = f"x{n}"
+    at = next((one["uuid"] for one in reversed(lines) if one["type"] in {"user", "assistant"}), None)
+    path = []
+    while at:
+        path.append(at)
+        at = parents[at]
+    (main,) = read(*lines)
+    assert spoken(main) == [texts[id] for id in reversed(path) if id in texts]
+    known = [one.line for one in (*main.texts, *main.skipped, *main.compactions)]
+    assert sorted(known) == list(range(1, len(lines) + 1))

@@ -106,6 +106,17 @@ def test_a_summary_is_a_compaction(read):
     assert reasons(one)[22] == "event"
 
 
+def test_items_that_stand_for_a_summary_are_left_out(read):
+    sealed = line("response_item", {"type": "compaction", "encrypted_content": "x"})
+    one = read(
+        meta("s"),
+        *said("Hi."),
+        sealed,
+        item("user", "Another language model started to solve this problem and produced a summary of it."),
+    )
+    assert (spoken(one), [*reasons(one).values()]) == (["user: Hi."], ["event", "repeated", "summary", "harness"])
+
+
 def test_turns_that_were_taken_back_are_left_out(read):
     one = read(*TALK, event("thread_rolled_back", num_turns=2), *said("No."))
     assert spoken(one) == ["user: I live in Oslo.", "assistant: Noted.", "user: No."]
@@ -177,6 +188,14 @@ def test_forks_of_a_parent_that_is_not_there_repeat_it_once(tmp_path):
     one, two = read_transcripts([tmp_path])
     assert len(one.calls) == 3
     assert (spoken(two), usage(two)) == (["user: Own 2."], [(2, 0, 1)])
+
+
+def test_a_rollout_that_is_there_twice_counts_once(tmp_path):
+    for name in ("rollout-1", "archived"):
+        (tmp_path / f"{name}.jsonl").write_text(text_of(*TALK))
+    (tmp_path / "linked.jsonl").symlink_to(tmp_path / "archived.jsonl")
+    found = list(read_transcripts([tmp_path]))
+    assert sorted((len(one.texts), len(one.calls)) for one in found) == [(0, 0), (5, 2)]
 
 
 def test_a_fork_that_only_refers_to_its_parent_keeps_what_it_has(tmp_path):

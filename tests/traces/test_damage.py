@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from loom.errors import UsageError
-from loom.memory._upkeep.portable import parts_of
+from loom.memory._upkeep.transcripts import parts_of
 from loom.traces import stream as module
 from loom.traces.reader import TranscriptReader, find_files, read_transcripts
 from loom.traces.stream import JsonStream

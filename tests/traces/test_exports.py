@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from loom.errors import UsageError
-from loom.memory._upkeep.portable import parts_of
+from loom.memory._upkeep.transcripts import parts_of
 from loom.traces import exports
 from loom.traces.reader import FORMS, TranscriptReader
 from loom.traces.stream import JsonStream

@@ -17,6 +17,7 @@ from tests.traces.others import (
     MEM0,
     REQUESTS,
     SPANS,
+    chat,
     lines,
     otlp,
 )
@@ -91,6 +92,23 @@ def test_spans_of_opentelemetry(form):
     assert one.calls[0].at + 1 == one.calls[1].at
 
 
+def test_messages_in_an_event_of_a_span_and_older_names():
+    (one,) = [json.loads(json.dumps(SPANS[1]))]
+    named = one["attributes"]
+    messages = {name: named.pop(name) for name in ("gen_ai.input.messages", "gen_ai.output.messages")}
+    named["gen_ai.usage.cache_read_input_tokens"] = named.pop("gen_ai.usage.cache_read.input_tokens")
+    one["events"] = [{"name": "gen_ai.client.inference.operation.details", "attributes": messages}]
+    (found,) = read(lines(one), "spans.jsonl")
+    assert (len(found.texts), usage(found)) == (3, [(10, 60, 30, 7)])
+
+
+def test_files_of_the_same_name_are_not_taken_for_one(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "talk.json").write_text(json.dumps([{"role": "user", "content": f"I am {folder}."}]))
+    assert [one.session_id for one in read_transcripts([tmp_path])] == ["talk", "b/talk"]
+
+
 def test_the_total_of_an_agent_is_not_a_call():
     (one,) = read(lines(*SPANS), "spans.jsonl")
     assert "event" in reasons(one)
@@ -115,6 +133,32 @@ def test_observations_of_langfuse():
         assert spoken(one) == ["user: Hi.", "assistant: Hello.", "user: Bye.", "assistant: See you."]
         assert usage(one) == [(40, 60, None, 5), (10, None, None, 2)]
         assert (one.program, one.session_id) == ("langfuse", session)
+
+
+def test_traces_of_langfuse_without_observations_and_other_names():
+    trace = {
+        "id": "1",
+        "sessionId": "s",
+        "userId": "u",
+        "timestamp": "2026-11-01T10:00:00Z",
+        "input": chat("Hi."),
+        "output": "Hello.",
+    }
+    (one,) = read([trace])
+    assert (spoken(one), one.calls, one.session_id) == (["user: Hi.", "assistant: Hello."], (), "s")
+    row = {
+        "id": "2",
+        "trace_id": "t",
+        "type": "GENERATION",
+        "provided_model_name": "gpt-5.5",
+        "input": json.dumps(chat("Hi.")),
+        "output": None,
+    }
+    (one,) = read(lines({**row, "usage_details": {"input": 5, "input_cache_read": 7, "output": 2}}))
+    assert (spoken(one), usage(one), one.calls[0].model) == (["user: Hi."], [(5, 7, None, 2)], "gpt-5.5")
+    old = {"input": 5, "output": 2, "total": 7, "unit": "TOKENS", "inputCost": 3.0, "outputCost": 1.0}
+    (one,) = read(lines({**row, "usage": old}))
+    assert usage(one) == [(5, None, None, 2)]
 
 
 def test_recorded_requests_are_one_conversation_where_they_go_on():
@@ -170,6 +214,8 @@ def test_items_of_a_langgraph_store():
         (one,) = read(form)
         assert spoken(one) == ["note: Likes tea", "note: kind: Profile\ncontent: name: Ann\nage: 40"]
         assert one.texts[0].id.startswith("memories/u1/a:")
+    (one,) = read([{"prefix": "memories.u1", "key": "a", "value": {"content": "Likes tea"}}])
+    assert spoken(one) == ["note: Likes tea"]
 
 
 def test_an_agent_file_of_letta():

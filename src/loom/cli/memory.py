@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 # `loom memory import`: read a file or a pipe into a memory, piece by piece, and count the result.
 
 
-_PASS = 1000
-"""Jobs of one pass: after fewer there is nothing left to do."""
 _NOTES = 20
 _NAMED = 5
 _DAMAGED = ("broken", "unfinished", "too long", "file")
@@ -89,7 +87,8 @@ def import_files(
     `progress` is called with the bytes read and the size of the files, and `learning` with the jobs that are done and
     their number: they extract facts from what was written.
     """
-    from loom.traces.reader import TranscriptReader, find_files
+    from loom.memory._upkeep import metabolism
+    from loom.traces.reader import TranscriptReader, find_files, short_reason
 
     files = find_files(paths)
     reading = _Progress(progress, [one.path for one in files])
@@ -104,13 +103,13 @@ def import_files(
                 again = f"{kept}again, nothing is added twice" if done.new + done.there else "nothing was imported"
                 raise UsageError(f"{path}: {error}; {again}") from error
             done.left_out["file"] += 1
-            done.note(f"{path} was left out: {error}")
+            done.note(f"{path} was left out: {short_reason(error)}")
         reading.next_file(path)
     jobs = 0
     while has_turns:
         learned = memory.metabolize(user_id=user, progress=_after(jobs, learning))
         done.notes.update(dict.fromkeys(learned.notes))
-        has_turns = learned.jobs >= _PASS
+        has_turns = learned.jobs >= metabolism.PASS  # after fewer there is nothing left to do
         jobs += learned.jobs
     return done
 
@@ -164,7 +163,7 @@ def _import_transcripts(memory: Any, transcripts: Iterable[Transcript], user: st
 
 
 def _import_transcript(memory: Any, transcript: Transcript, user: str, done: Imported) -> None:
-    from loom.memory._upkeep.portable import parts_of
+    from loom.memory._upkeep.transcripts import parts_of
     from loom.memory.results import REPEATED
 
     for part in parts_of(transcript):
@@ -496,7 +495,7 @@ def import_(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH...",
+            metavar="PATH",
             help="Files, folders, patterns or pipes; - is standard input. An export of Loom; transcripts of Claude "
             "Code or Codex; exports of ChatGPT or claude.ai; spans of OpenTelemetry; logs of LiteLLM or Langfuse; "
             "recorded requests; memories of mem0, a LangGraph store, Letta (.af); Markdown; or messages with role and "

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from pathlib import PurePath
 from typing import Any, Final, cast
 
 from loom.errors import BadRequestFile
@@ -75,7 +74,9 @@ def _program(record: JsonObject) -> str | None:
         and {"context", "traceId", "trace_id", "spanId", "span_id"} & record.keys()
     ):
         return OTEL
-    if isinstance(record.get("observations"), list) or "usageDetails" in record:
+    if isinstance(record.get("observations"), list) or {"usageDetails", "usage_details"} & record.keys():
+        return LANGFUSE
+    if {"input", "output"} <= record.keys() and {"sessionId", "userId", "traceId"} & record.keys():  # a trace alone
         return LANGFUSE
     if record.get("type") in ("GENERATION", "SPAN", "EVENT") and ("traceId" in record or "trace_id" in record):
         return LANGFUSE
@@ -88,8 +89,11 @@ def _program(record: JsonObject) -> str | None:
     return REQUESTS if has_body or has_envelope else None
 
 
-def read_logs(values: Iterable[tuple[int, Any]], path: str) -> Iterator[Transcript]:
-    """The conversations in a log, put together from its calls: what several calls repeat was said once."""
+def read_logs(values: Iterable[tuple[int, Any]], path: str, name: str) -> Iterator[Transcript]:
+    """The conversations in a log, put together from its calls: what several calls repeat was said once.
+
+    `name` is for those without an id.
+    """
     talks: dict[str, _Talk] = {}
     ends: dict[bytes, str] = {}
     seen: set[str] = set()
@@ -100,9 +104,9 @@ def read_logs(values: Iterable[tuple[int, Any]], path: str) -> Iterator[Transcri
             continue
         record = maybe_table(value)
         found = 0
-        for name, call in _calls(record):
+        for written_by, call in _calls(record):
             found += 1
-            program = program or name
+            program = program or written_by
             if call.id and call.id in seen:
                 left.append(SkippedLine(line, REPEATED_LINE))
                 continue
@@ -110,7 +114,7 @@ def read_logs(values: Iterable[tuple[int, Any]], path: str) -> Iterator[Transcri
             session = call.session
             if not session:
                 marks = _marks(call.messages)
-                session = _continued(marks, ends, PurePath(path).stem)
+                session = _continued(marks, ends, name)
                 ends[marks[-1] if marks else b""] = session
             _add(talks.setdefault(session, _Talk(session)), call, line)
         if not found:
@@ -126,7 +130,7 @@ def read_logs(values: Iterable[tuple[int, Any]], path: str) -> Iterator[Transcri
         )
         left = []
     if left:
-        yield Transcript(program=program or REQUESTS, session_id=PurePath(path).stem, path=path, skipped=tuple(left))
+        yield Transcript(program=program or REQUESTS, session_id=name, path=path, skipped=tuple(left))
 
 
 def _continued(marks: list[bytes], ends: dict[bytes, str], stem: str) -> str:
@@ -219,7 +223,9 @@ def _spans(record: JsonObject) -> Iterator[JsonObject]:
 
 def _of_span(span: JsonObject) -> _LoggedCall | None:
     given = span.get("attributes")
-    named = {maybe_text(one.get("key")): _otlp(one.get("value")) for one in _objects(given)} or maybe_table(given)
+    named = _named(given)
+    for event in _objects(span.get("events")):  # some programs write the messages in an event of the span
+        named = {**_named(event.get("attributes")), **named}
     operation = maybe_text(named.get("gen_ai.operation.name"))
     if operation not in _CALLS or not any(key.startswith("gen_ai.") for key in named):
         return None
@@ -236,19 +242,33 @@ def _of_span(span: JsonObject) -> _LoggedCall | None:
     return _LoggedCall(session, id, _when(span), model, messages, usage, effort)
 
 
+def _named(attributes: Any) -> JsonObject:
+    """Attributes by name, from a list of OTLP or an object."""
+    return {maybe_text(one.get("key")): _otlp(one.get("value")) for one in _objects(attributes)} or maybe_table(
+        attributes
+    )
+
+
 def _span_usage(named: JsonObject) -> JsonObject | None:
     """Usage by today's names: what was read and written lies inside the input."""
-    input, output = (count_of(named.get(f"gen_ai.usage.{name}_tokens")) for name in ("input", "output"))
+    input = _used_by(named, "input_tokens", "prompt_tokens")
+    output = _used_by(named, "output_tokens", "completion_tokens")
     if input is None and output is None:
         return None
-    read = count_of(named.get("gen_ai.usage.cache_read.input_tokens"))
-    written = count_of(named.get("gen_ai.usage.cache_creation.input_tokens"))
+    read = _used_by(named, "cache_read.input_tokens", "cache_read_input_tokens")
+    written = _used_by(named, "cache_creation.input_tokens", "cache_creation_input_tokens")
     inside = (read or 0) + (written or 0)
     # Some instrumentations pass on Anthropic's input, which leaves them out.
     total = (input or 0) if (input or 0) >= inside else (input or 0) + inside
     cache = {"cached_tokens": read, "cache_write_tokens": written}
     usage: JsonObject = {"prompt_tokens": total, "completion_tokens": output or 0}
     return usage if read is None and written is None else {**usage, "prompt_tokens_details": cache}
+
+
+def _used_by(named: JsonObject, *names: str) -> int | None:
+    """A count by today's name, or by the one before."""
+    found = (count_of(named.get(f"gen_ai.usage.{name}")) for name in names)
+    return next((count for count in found if count is not None), None)
 
 
 def _otlp(value: Any, depth: int = 20) -> Any:
@@ -272,14 +292,13 @@ def _otlp(value: Any, depth: int = 20) -> Any:
 def _of_langfuse(row: JsonObject, session: str) -> _LoggedCall | None:
     if row.get("type", "GENERATION") != "GENERATION":
         return None
-    details = _opened(row.get("usageDetails")) or _opened(row.get("usage"))
+    details = _opened(row.get("usageDetails")) or _opened(row.get("usage_details")) or _opened(row.get("usage"))
+    model = _first(row, ("model", "provided_model_name"))
     messages = [*_messages(row.get("input")), *_messages(row.get("output"), role="assistant")]
     if not details and not messages:
         return None
     session = session or _first(row, _IDS)
-    return _LoggedCall(
-        session, maybe_text(row.get("id")), _when(row), maybe_text(row.get("model")), messages, _added_up(details)
-    )
+    return _LoggedCall(session, maybe_text(row.get("id")), _when(row), model, messages, _added_up(details))
 
 
 def _added_up(details: JsonObject) -> JsonObject | None:
@@ -289,6 +308,8 @@ def _added_up(details: JsonObject) -> JsonObject | None:
     fresh = 0
     for name, value in details.items():
         count = count_of(value) or 0
+        if "cost" in name.casefold():
+            continue
         if "cach" in name and ("creation" in name or "write" in name):
             written = (written or 0) + count
         elif "cach" in name:

@@ -44,7 +44,8 @@ def is_mem0(record: JsonObject) -> bool:
 
 def is_langgraph(record: JsonObject) -> bool:
     """Whether an object is one item of a LangGraph store."""
-    return {"namespace", "key", "value"} <= record.keys() and isinstance(record["namespace"], list | str)
+    place = record.get("namespace", record.get("prefix"))  # a row of its table in Postgres has a prefix
+    return {"key", "value"} <= record.keys() and isinstance(place, list | str)
 
 
 def is_letta(record: JsonObject) -> bool:
@@ -67,7 +68,7 @@ def read_langgraph(values: Iterable[tuple[int, Any]], path: str) -> Iterator[Tra
     for line, value in values:
         row = maybe_table(value)
         text = _item_text(row.get("value"))
-        namespace = row.get("namespace")
+        namespace = row.get("namespace", row.get("prefix"))
         place = "/".join(map(str, cast("list[Any]", namespace))) if isinstance(namespace, list) else str(namespace)
         found.append(_note(line, text, {**row, "id": f"{place}/{row.get('key')}"}))
     yield _notes(LANGGRAPH, path, found)

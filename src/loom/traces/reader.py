@@ -6,12 +6,13 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from loom.errors import UsageError
-from loom.traces._blocks import maybe_table
+from loom.traces._blocks import JsonObject, maybe_table
 from loom.traces.claude_code import ClaudeCodeReader, is_claude_code
 from loom.traces.codex import CodexReader, is_codex
 from loom.traces.exports import is_export, read_exports
@@ -60,10 +61,12 @@ def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[FoundFile]:
     Raises:
         UsageError: a path does not exist, or nothing is found in it.
     """
-    found: dict[Path, FoundFile] = {}
+    found: dict[object, FoundFile] = {}
     for given in paths:
-        name = os.fspath(given)
-        path = Path(name)
+        path = Path(given)
+        with suppress(RuntimeError):  # no such user: then it is a name like any other
+            path = path.expanduser()
+        name = os.fspath(path)
         if path != STDIN and path.is_dir():
             here = [FoundFile(one, is_named=False) for one in _files_in(path)]
         elif path != STDIN and not os.path.lexists(path) and glob.has_magic(name):
@@ -75,10 +78,19 @@ def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[FoundFile]:
         if not here:
             ends = ", ".join((*_SUFFIXES, *MARKDOWN_SUFFIXES))
             what = f"it has no file that ends in {ends}" if path.is_dir() else "nothing matches it"
-            raise UsageError(f"{name}: {what}; give {FORMS}, or a folder with some")
+            raise UsageError(f"{name}: {what}; give a file, or a folder with transcripts or exports")
         for one in here:
-            found.setdefault(one.path, one)
+            found.setdefault(_identity(one.path), one)
     return sorted(found.values(), key=lambda one: _begun(one.path))
+
+
+def _identity(path: Path) -> object:
+    """What a file is, whatever leads to it."""
+    try:
+        known = path.stat()
+    except OSError:  # standard input; or reading it says that it is not there
+        return path
+    return (known.st_dev, known.st_ino)
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -118,6 +130,7 @@ class TranscriptReader:
     def __init__(self) -> None:
         self._claude_code = ClaudeCodeReader()
         self._codex = CodexReader()
+        self._names: dict[str, str] = {}
 
     def read(self, stream: JsonStream, path: str) -> Iterator[Transcript]:
         """The conversations in one file, or in parts of them.
@@ -126,33 +139,51 @@ class TranscriptReader:
             UsageError: it cannot be read, or is not of a known format; the message names the line.
         """
         first = maybe_table(stream.first)
-        if is_codex(first):
-            yield from self._codex.read(stream.objects(), path)
-        elif is_claude_code(first):
-            yield from self._claude_code.read(stream.objects(), path)
-        elif is_log(first):
-            yield from read_logs(stream.objects(), path)
+        if is_codex(first) or is_claude_code(first) or is_log(first):
+            yield from self._read_lines(first, stream.objects(), path)
+            return
+        values = _unwrapped(stream)
+        head = list(islice(values, 1))
+        if not head:
+            raise UsageError(f"it is empty; give {FORMS}")
+        rest = chain(head, values)
+        first = maybe_table(head[0][1])
+        if is_codex(first) or is_claude_code(first) or is_log(first):
+            yield from self._read_lines(first, _only_objects(rest), path)
+        elif is_mem0(first):
+            yield from read_mem0(rest, path)
+        elif is_langgraph(first):
+            yield from read_langgraph(rest, path)
+        elif is_letta(first):
+            yield from read_letta(rest, path)
         else:
-            yield from _read_values(stream, path)
+            name = self._name(path)
+            yield from read_exports(rest, name=name, path=path, is_array=stream.is_array, refusal=f"give {FORMS}")
+
+    def _read_lines(
+        self, first: JsonObject, lines: Iterator[tuple[int, JsonObject | str]], path: str
+    ) -> Iterator[Transcript]:
+        """What a program wrote line by line; a line that is broken is skipped."""
+        if is_codex(first):
+            yield from self._codex.read(lines, path)
+        elif is_claude_code(first):
+            yield from self._claude_code.read(lines, path)
+        else:
+            yield from read_logs(lines, path, self._name(path))
+
+    def _name(self, path: str) -> str:
+        """A name for conversations without an id: that of the file, or more of its path where another has the same."""
+        if path == str(STDIN):
+            return "stdin"
+        given = Path(path)
+        names = (given.stem, f"{given.parent.name}/{given.stem}")
+        return next((name for name in names if self._names.setdefault(name, path) == path), path)
 
 
-def _read_values(stream: JsonStream, path: str) -> Iterator[Transcript]:
-    """The conversations among JSON values in any form, by what the first of them is."""
-    values = _unwrapped(stream)
-    head = list(islice(values, 1))
-    rest = chain(head, values)
-    first = maybe_table(head[0][1]) if head else {}
-    if is_mem0(first):
-        yield from read_mem0(rest, path)
-    elif is_langgraph(first):
-        yield from read_langgraph(rest, path)
-    elif is_letta(first):
-        yield from read_letta(rest, path)
-    elif is_log(first):
-        yield from read_logs(rest, path)
-    else:
-        name = "stdin" if path == str(STDIN) else Path(path).stem
-        yield from read_exports(rest, name=name, path=path, is_array=stream.is_array, refusal=f"give {FORMS}")
+def _only_objects(values: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, JsonObject | str]]:
+    for line, value in values:
+        is_object = isinstance(value, dict)
+        yield line, cast("JsonObject", value) if is_object else "broken: it is not a JSON object"
 
 
 def _unwrapped(stream: JsonStream) -> Iterator[tuple[int, Any]]:
@@ -186,4 +217,10 @@ def read_transcripts(
         except UsageError as error:
             if is_named:
                 raise UsageError(f"{path}: {error}") from error
-            yield Transcript(program="", session_id="", path=str(path), skipped=(SkippedLine(0, f"file: {error}"),))
+            reason = f"file: {short_reason(error)}"
+            yield Transcript(program="", session_id="", path=str(path), skipped=(SkippedLine(0, reason),))
+
+
+def short_reason(error: UsageError) -> str:
+    """Why a file of a folder was left out; which formats could be given instead does not help there."""
+    return str(error).removesuffix(f"; give {FORMS}")

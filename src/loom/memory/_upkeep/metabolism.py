@@ -268,6 +268,8 @@ async def with_importance(
 
 LEASE = timedelta(seconds=30)
 """Rules take milliseconds, so a lease this old belongs to a worker that died."""
+PASS = 1000
+"""Jobs of one pass."""
 MAX_ATTEMPTS = 5
 """With pauses of 2, 4, 8 and 16 seconds between them, a job outlives half a minute of trouble."""
 _NEXT = {Layer.L2: "assimilate", Layer.L3: "sediment"}
@@ -366,7 +368,7 @@ class Metabolism:
         self,
         scope: Scope | None = None,
         *,
-        limit: int = 1000,
+        limit: int | None = None,
         kinds: Sequence[str] | None = None,
         moved: Iterable[str] = (),
         progress: Callable[[int], None] | None = None,
@@ -377,7 +379,7 @@ class Metabolism:
         """
         moved_of: dict[Scope, set[str]] = {scope: set(moved)} if scope is not None else {}
         done, counts, notes, failed = 0, Counter[str](), list[str](), list[str]()
-        while done + len(failed) < limit:
+        while done + len(failed) < (PASS if limit is None else limit):
             now = self._clock.now()
             # One job at a time: each reads what the one before it wrote, and a lease must not run out in a queue.
             leases = await self._store.lease(
