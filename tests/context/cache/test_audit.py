@@ -156,6 +156,7 @@ def test_what_is_not_reported_is_unknown_and_not_zero() -> None:
     done = audit_transcripts([silent])
     assert (done.collapses, done.read_share) == ((), None)
     assert done.not_reported == done.requests == len(silent.calls)
+    assert (done.written_short, done.written_long) == (None, None)
     mixed = [call(0, 0, 40_000), call(1, None, None, 41_000), call(2, 40_000, 2_000), call(3, 0, 43_000)]
     done = audit_transcripts([session(*mixed)])
     assert (found_in(session(*mixed)), done.not_reported) == ([(3, "unexplained")], 1)
@@ -167,6 +168,11 @@ def test_an_unknown_price_is_said_and_tokens_are_counted() -> None:
     done = audit_transcripts([session(*calls, call(2, 0, 42_000, at=9_000, model="house-model"))])
     assert (done.usd, done.lost_usd, done.usd_without_collapse) == (None, None, None)
     assert done.unpriced == {"house-model": 3}
+    beside = audit_transcripts(
+        [session(*calls, call(2, 0, 42_000, at=9_000, model="house-model")), session(call(0, 0, 5_000), path="x")]
+    )
+    assert beside.usd
+    assert (beside.lost_usd, beside.usd_without_collapse) == (None, None)  # not zero
     assert done.lost == 40_900
     assert audit_transcripts([session(call(0, 0, 5_000, model="claude-sonnet-5[1m]"))]).usd is not None
 
@@ -216,7 +222,7 @@ def test_main_and_subagents_are_apart_and_together() -> None:
     other = session(call(5, 0, 9_000), session_id="s1/a", parent="s1", is_subagent=True)
     done = audit_transcripts([main, other])
     assert (done.main.requests, done.subagents.requests, done.requests) == (2, 1, 3)
-    assert done.main.written_short + done.subagents.written_short == done.written_short == 49_900
+    assert (done.main.written_short, done.subagents.written_short, done.written_short) == (40_900, 9_000, 49_900)
     assert done.collapses == ()  # the small prompt of the subagent did not touch the cache of its main
 
 
@@ -247,9 +253,8 @@ def test_the_sums_are_those_of_the_calls() -> None:
     done = audit_transcripts(MAKERS[maker](seed, "idle")[0] for maker in MAKERS for seed in range(5))
     calls: list[AuditedCall] = [call for session in done.sessions for call in session.calls]
     assert done.requests == len(calls) > 200
-    assert (
-        done.prompt == sum(c.prompt for c in calls) == done.read + done.fresh + done.written_short + done.written_long
-    )
+    written = (done.written_short or 0) + (done.written_long or 0)
+    assert done.prompt == sum(c.prompt for c in calls) == done.read + done.fresh + written
     assert done.usd == pytest.approx(sum(session.usd or 0 for session in done.sessions))
     assert done.lost == sum(found.lost for found in done.by_cause.values()) == sum(s.lost for s in done.sessions)
     assert (done.lost_usd or 0) == pytest.approx(sum(found.usd or 0 for found in done.by_cause.values()))
