@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -13,7 +14,9 @@ from loom.catalog import find_model
 from loom.context.cache.audit import AuditedCall, audit_transcripts
 from loom.context.cache.audit_page import BARS, audit_page, requests_chart
 from loom.context.cache.collapses import COLLAPSE_CAUSES, CollapseCause
+from loom.context.cache.simulate import replay
 from loom.traces.transcript import RecordedCall, RecordedCompaction, SkippedLine, Transcript
+from tests.context.cache import layouts
 from tests.context.cache.recorded_sessions import MAKERS, coding_session, not_reported, service_session
 
 PLANTED = 8
@@ -53,6 +56,34 @@ def test_the_makers_show_what_makes_it_hard() -> None:
     assert sum(1 for one, next in pairs if (next.read or 0) * 2 < (one.read or 0)) > 20
     assert sum(1 for t in made if t.calls[0].written_short is None) > 5
     assert any((call.at or 0) - (before.at or 0) > 150 for before, call in pairs)
+
+
+# Sessions of Loom's own replay, which knows markers, lookback and grids: a third maker, of whole prompts.
+
+_APPENDED = (layouts.automatic_tail, layouts.static_tail, layouts.reminder_after_tail, layouts.implicit,
+             layouts.past_ends_marked, layouts.implicit_and_marks, layouts.grid_clean)  # fmt: skip
+_MODELS = {"lookback": "claude-sonnet-5", "exact": "gpt-5.6", "grid": "gpt-5"}
+
+
+def replayed(layout: layouts.Layout) -> Transcript:
+    """What the provider of a layout would have reported, a request every half minute."""
+    matching = layout.rules.matching
+    steps = replay(layout.trace, layout.rules).steps
+    writes = [None if matching == "grid" else step.write for step in steps]
+    calls = (
+        call(n, step.read, write, step.uncached, at=30.0 * n, model=_MODELS[matching])
+        for n, (step, write) in enumerate(zip(steps, writes, strict=True))
+    )
+    return session(*calls)
+
+
+@pytest.mark.parametrize("layout", _APPENDED)
+def test_a_replay_of_a_conversation_that_only_grows_has_no_collapse(layout: Callable[[], layouts.Layout]) -> None:
+    assert found_in(replayed(layout())) == []
+
+
+def test_a_replay_with_another_order_of_tools_collapses_there_and_nowhere_else() -> None:
+    assert found_in(replayed(layouts.tools_reordered())) == [(n, "unexplained") for n in range(3, 120, 7)]
 
 
 # Sessions by hand.
