@@ -108,6 +108,8 @@ _TABLE = """
     loom.tools.files: memory_files
     loom.tools.function: FunctionTool ToolMaker get_run_context tool
     loom.tools.memory: memory_tools
+    loom.traces.reader: read_transcripts
+    loom.traces.transcript: RecordedCall RecordedCompaction SkippedLine SpokenText Transcript
 """
 
 _HOMES: dict[str, tuple[str, str]] = {}

@@ -300,5 +300,11 @@ from loom.tools.function import ToolMaker as ToolMaker
 from loom.tools.function import get_run_context as get_run_context
 from loom.tools.function import tool as tool
 from loom.tools.memory import memory_tools as memory_tools
+from loom.traces.reader import read_transcripts as read_transcripts
+from loom.traces.transcript import RecordedCall as RecordedCall
+from loom.traces.transcript import RecordedCompaction as RecordedCompaction
+from loom.traces.transcript import SkippedLine as SkippedLine
+from loom.traces.transcript import SpokenText as SpokenText
+from loom.traces.transcript import Transcript as Transcript
 
 __version__: str

@@ -112,6 +112,11 @@ def test_one_file_for_each_request_is_one_trace(recorded, single):
     assert json.loads(done.stdout)["steps"] == expected  # call-9 comes before call-10
     assert "left out: " in done.stderr
     assert "package.json: no request was found in a record with name" in done.stderr
+    (single / "call-20.json").write_text('{"model": "claude-sonnet-5", "messages": "cut"}')
+    done = run_loom([LOOM, "cache", "simulate", single, "--json"])
+    (single / "call-20.json").unlink()
+    assert json.loads(done.stdout)["steps"] == expected
+    assert "call-20.json: messages is 'cut', but must be a list" in done.stderr
     assert steps_of(single / "call-*.json") == expected
     assert steps_of(*(single / f"call-{n + 5}.json" for n in range(8))) == expected
 
@@ -338,7 +343,7 @@ def test_audit_of_a_broken_file(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "cannot be read"), ("", "no conversation"), ("hello", "not JSON"), ("[1]", "no conversation")],
+    [(None, "cannot be read"), ("", "it is empty"), ("hello", "not JSON"), ("[1]", "no conversation")],
 )
 def test_a_file_without_sessions_is_refused_in_one_line(tmp_path, content, message):
     path = tmp_path / "x.jsonl"

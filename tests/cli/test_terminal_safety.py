@@ -51,6 +51,7 @@ def leaves(command, path=()):
 COMMANDS = dict(leaves(typer.main.get_command(app)))
 
 ARGUMENTS = {
+    "cache audit": [["session.jsonl"], ["session.jsonl", "--html", f"{NAME}/x.html"], [f"{NAME}.jsonl"]],
     "cache plan": [["request.json"], ["request.json", "--provider", EVIL], [f"{NAME}.json"]],
     "cache explain": [["request.json", "next.json"], ["request.json", "request.json", "--model", NAME]],
     "cache simulate": [["trace.jsonl"], [f"{NAME}.jsonl"]],
@@ -118,6 +119,11 @@ def place(tmp_path_factory):
     (folder / "trace.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in (request, moved, request)))
     turn = {"role": "user", "name": NAME, "content": f"{EVIL} {WORD}"}
     (folder / "turns.jsonl").write_text(json.dumps(turn) + "\n", encoding="utf-8")
+    used = {"input_tokens": 3, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 50_000}
+    calls = [{"id": f"{NAME}{n}", "role": "assistant", "model": f"{EVIL}{n}", "usage": used} for n in range(3)]
+    lines = [{"type": "summary", "summary": EVIL, "leafUuid": "x"}]
+    lines += [{"type": "assistant", "uuid": f"{n}", "sessionId": NAME, "message": call} for n, call in enumerate(calls)]
+    (folder / "session.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return folder
 
 

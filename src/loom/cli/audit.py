@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loom.context.cache.audit import Audit, AuditedCall, AuditedGroup, AuditedSession
-from loom.context.cache.audit_page import dollars, moment, name_of
+from loom.context.cache.audit_page import dollars, moment, name_of, tokens_or_unknown
 from loom.text.fence import one_line
 from loom.traces.reader import find_files
 from loom.traces.stream import STDIN
@@ -79,7 +79,10 @@ def _head(audit: Audit) -> RenderableType:
 
 def _sums(name: str, sums: Audit | AuditedGroup) -> Text:
     share = "not reported" if sums.read_share is None else f"{sums.read_share:.1%}"
-    written = f"written {sums.written_short:,} (short) and {sums.written_long:,} (long)"
+    written = (
+        f"written {tokens_or_unknown(sums.written_short)} (short) and {tokens_or_unknown(sums.written_long)} (long)"
+    )
+    written = "writes not reported" if sums.written_short is None else written
     parts = [f"{sums.prompt:,} prompt tokens", f"read {share}", written, f"{dollars(sums.usd)}"]
     return Text(f"{name}: {'; '.join(parts)}" if name else "; ".join(parts))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 from pathlib import Path
@@ -110,8 +110,7 @@ def simulate(requests: Sources, provider: Provider = None, model: Model = None, 
             done.findings  # noqa: B018 - found now, while the bar is shown
             replays.append(_Replay(trace.name, done, tuple(usage for usage in trace.usages if usage)))
             show(len(replays), len(traces))
-    for name, reason in skipped.items():
-        echo(f"left out: {name}: {reason}", err=True)
+    _tell_skipped(skipped)
     if json:
         found = [_replay_json(replay) for replay in replays]
         print_json(found[0] if len(found) == 1 else {**_total_json(replays), "traces": found})
@@ -159,9 +158,18 @@ def _load(sources: Sequence[str]) -> list[dict[str, Any]]:
     from loom.traces.sources import read_sources
 
     found = read_sources(sources)
-    for name, reason in found.skipped.items():
-        echo(f"left out: {name}: {reason}", err=True)
+    _tell_skipped(found.skipped)
     return [record.record for record in found.records]
+
+
+def _tell_skipped(skipped: Mapping[str, str]) -> None:
+    for name, reason in list(skipped.items())[:_SKIPS_SHOWN]:
+        echo(f"left out: {name}: {reason}", err=True)
+    if len(skipped) > _SKIPS_SHOWN:
+        echo(f"left out: {len(skipped) - _SKIPS_SHOWN:,} more files or records", err=True)
+
+
+_SKIPS_SHOWN: Final = 12
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,8 @@ class FoundRecords:
     """The records of one source after another, and what was left out of it."""
 
     files: list[tuple[str, list[SourceRecord]]] = field(default_factory=list[tuple[str, list[SourceRecord]]])
+    named: set[str] = field(default_factory=set[str])
+    """The files that were named one by one, not found in a folder or by a pattern."""
     skipped: dict[str, str] = field(default_factory=dict[str, str])
     """Files of folders and patterns that hold no requests, and single records of a HAR file, each with the reason."""
 
@@ -88,6 +90,7 @@ def read_sources(
     total, done = sum(_size(file.path) for file in files), 0
     for file in files:
         name = str(file.path)
+        found.named |= {name} if file.is_named else set()
         try:
             records = list(_records_of(file.path, found.skipped))
             if not file.is_named:
@@ -101,8 +104,8 @@ def read_sources(
         if progress:
             progress(done, max(total, done))
     if not found.records:
-        reason = next((f" ({name}: {why})" for name, why in found.skipped.items()), "")
-        raise UsageError(f"no recorded request was found in {', '.join(given)}; give requests as JSON{reason}")
+        names = ", ".join(given)
+        raise UsageError(f"no recorded request was found in {names}; give requests as JSON{_first_of(found.skipped)}")
     return found
 
 
@@ -121,9 +124,18 @@ def read_traces(
     found = read_sources(sources, progress=progress)
     traces: list[NamedTrace] = []
     for name, records in _joined(found.files):
-        prompts, usages = _read(records, provider=provider, model=model)
-        traces.append(NamedTrace(name, prompts, usages))
+        # Of files that nobody named, a record that cannot be read is left out, as such a file is.
+        skipped = None if name in found.named else found.skipped
+        prompts, usages = _read(records, provider=provider, model=model, skipped=skipped)
+        if prompts:
+            traces.append(NamedTrace(name, prompts, usages))
+    if not traces:
+        raise UsageError("no recorded request could be read" + _first_of(found.skipped))
     return traces, found.skipped
+
+
+def _first_of(skipped: Mapping[str, str]) -> str:
+    return next((f" ({name}: {why})" for name, why in skipped.items()), "")
 
 
 def read_trace_file(
@@ -149,18 +161,24 @@ def _read(
     counter: TokenCounter | None = None,
     provider: str | None = None,
     model: str | None = None,
+    skipped: dict[str, str] | None = None,
 ) -> Trace:
+    """The requests in records; those that cannot be read go into `skipped`, or are refused where there is none."""
     prompts: list[RequestBlocks] = []
+    usages: list[Usage | None] = []
     made: KnownBlocks = {}
     for place, _, record in records:
         try:
             counter = counter or counter_for(find_model(model or model_of(record), provider))
             prompts.append(read_request(record, provider=provider, model=model, counter=counter, made=made))
-        except BadRequestFile as error:
-            raise BadRequestFile(f"{place}: {error}") from error
-        except RecursionError as error:
-            raise _too_deep(place) from error
-    return Trace(tuple(prompts), tuple(read_usage(record.record) for record in records))
+        except (BadRequestFile, RecursionError) as error:
+            if skipped is None:
+                is_deep = isinstance(error, RecursionError)
+                raise (_too_deep(place) if is_deep else BadRequestFile(f"{place}: {error}")) from error
+            skipped[place] = str(error)
+        else:
+            usages.append(read_usage(record))
+    return Trace(tuple(prompts), tuple(usages))
 
 
 # Paths, patterns and line numbers.
@@ -180,7 +198,7 @@ def _files(name: str) -> list[_File]:
             return [_File(one, is_named=False) for one in _files_below(path)]
         return [_File(path, is_named=True)]
     match = _LINES.fullmatch(name)
-    if match and (match["path"] == "-" or Path(match["path"]).is_file()):
+    if match and Path(match["path"]).is_file():
         return [_File(Path(match["path"]), is_named=True, lines=tuple(map(int, match["lines"][1:].split(":"))))]
     if glob.has_magic(name):
         matches = [Path(one) for one in glob.glob(name, recursive=True)]  # noqa: PTH207 - of any folder, not of one

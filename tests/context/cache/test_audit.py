@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -13,7 +14,9 @@ from loom.catalog import find_model
 from loom.context.cache.audit import AuditedCall, audit_transcripts
 from loom.context.cache.audit_page import BARS, audit_page, requests_chart
 from loom.context.cache.collapses import COLLAPSE_CAUSES, CollapseCause
+from loom.context.cache.simulate import replay
 from loom.traces.transcript import RecordedCall, RecordedCompaction, SkippedLine, Transcript
+from tests.context.cache import layouts
 from tests.context.cache.recorded_sessions import MAKERS, coding_session, not_reported, service_session
 
 PLANTED = 8
@@ -53,6 +56,34 @@ def test_the_makers_show_what_makes_it_hard() -> None:
     assert sum(1 for one, next in pairs if (next.read or 0) * 2 < (one.read or 0)) > 20
     assert sum(1 for t in made if t.calls[0].written_short is None) > 5
     assert any((call.at or 0) - (before.at or 0) > 150 for before, call in pairs)
+
+
+# Sessions of Loom's own replay, which knows markers, lookback and grids: a third maker, of whole prompts.
+
+_APPENDED = (layouts.automatic_tail, layouts.static_tail, layouts.reminder_after_tail, layouts.implicit,
+             layouts.past_ends_marked, layouts.implicit_and_marks, layouts.grid_clean)  # fmt: skip
+_MODELS = {"lookback": "claude-sonnet-5", "exact": "gpt-5.6", "grid": "gpt-5"}
+
+
+def replayed(layout: layouts.Layout) -> Transcript:
+    """What the provider of a layout would have reported, a request every half minute."""
+    matching = layout.rules.matching
+    steps = replay(layout.trace, layout.rules).steps
+    writes = [None if matching == "grid" else step.write for step in steps]
+    calls = (
+        call(n, step.read, write, step.uncached, at=30.0 * n, model=_MODELS[matching])
+        for n, (step, write) in enumerate(zip(steps, writes, strict=True))
+    )
+    return session(*calls)
+
+
+@pytest.mark.parametrize("layout", _APPENDED)
+def test_a_replay_of_a_conversation_that_only_grows_has_no_collapse(layout: Callable[[], layouts.Layout]) -> None:
+    assert found_in(replayed(layout())) == []
+
+
+def test_a_replay_with_another_order_of_tools_collapses_there_and_nowhere_else() -> None:
+    assert found_in(replayed(layouts.tools_reordered())) == [(n, "unexplained") for n in range(3, 120, 7)]
 
 
 # Sessions by hand.
@@ -156,6 +187,7 @@ def test_what_is_not_reported_is_unknown_and_not_zero() -> None:
     done = audit_transcripts([silent])
     assert (done.collapses, done.read_share) == ((), None)
     assert done.not_reported == done.requests == len(silent.calls)
+    assert (done.written_short, done.written_long) == (None, None)
     mixed = [call(0, 0, 40_000), call(1, None, None, 41_000), call(2, 40_000, 2_000), call(3, 0, 43_000)]
     done = audit_transcripts([session(*mixed)])
     assert (found_in(session(*mixed)), done.not_reported) == ([(3, "unexplained")], 1)
@@ -167,6 +199,11 @@ def test_an_unknown_price_is_said_and_tokens_are_counted() -> None:
     done = audit_transcripts([session(*calls, call(2, 0, 42_000, at=9_000, model="house-model"))])
     assert (done.usd, done.lost_usd, done.usd_without_collapse) == (None, None, None)
     assert done.unpriced == {"house-model": 3}
+    beside = audit_transcripts(
+        [session(*calls, call(2, 0, 42_000, at=9_000, model="house-model")), session(call(0, 0, 5_000), path="x")]
+    )
+    assert beside.usd
+    assert (beside.lost_usd, beside.usd_without_collapse) == (None, None)  # not zero
     assert done.lost == 40_900
     assert audit_transcripts([session(call(0, 0, 5_000, model="claude-sonnet-5[1m]"))]).usd is not None
 
@@ -216,7 +253,7 @@ def test_main_and_subagents_are_apart_and_together() -> None:
     other = session(call(5, 0, 9_000), session_id="s1/a", parent="s1", is_subagent=True)
     done = audit_transcripts([main, other])
     assert (done.main.requests, done.subagents.requests, done.requests) == (2, 1, 3)
-    assert done.main.written_short + done.subagents.written_short == done.written_short == 49_900
+    assert (done.main.written_short, done.subagents.written_short, done.written_short) == (40_900, 9_000, 49_900)
     assert done.collapses == ()  # the small prompt of the subagent did not touch the cache of its main
 
 
@@ -247,9 +284,8 @@ def test_the_sums_are_those_of_the_calls() -> None:
     done = audit_transcripts(MAKERS[maker](seed, "idle")[0] for maker in MAKERS for seed in range(5))
     calls: list[AuditedCall] = [call for session in done.sessions for call in session.calls]
     assert done.requests == len(calls) > 200
-    assert (
-        done.prompt == sum(c.prompt for c in calls) == done.read + done.fresh + done.written_short + done.written_long
-    )
+    written = (done.written_short or 0) + (done.written_long or 0)
+    assert done.prompt == sum(c.prompt for c in calls) == done.read + done.fresh + written
     assert done.usd == pytest.approx(sum(session.usd or 0 for session in done.sessions))
     assert done.lost == sum(found.lost for found in done.by_cause.values()) == sum(s.lost for s in done.sessions)
     assert (done.lost_usd or 0) == pytest.approx(sum(found.usd or 0 for found in done.by_cause.values()))

@@ -72,6 +72,7 @@ class AuditSums:
             sums["read"] += call.read or 0
             sums["written_short"] += call.written_short or 0
             sums["written_long"] += call.written_long or 0
+            sums["writers"] += call.written_short is not None or call.written_long is not None
             sums["fresh"] += call.fresh
             sums["output"] += call.output
             sums["missed"] += call.missed
@@ -102,14 +103,17 @@ class AuditSums:
         return self._sums["read"]
 
     @property
-    def written_short(self) -> int:
-        """Tokens written for the short time, and all that were written where the record does not tell them apart."""
-        return self._sums["written_short"]
+    def written_short(self) -> int | None:
+        """Tokens written for the short time, and all that were written where the record does not tell them apart.
+
+        None where no write was ever reported.
+        """
+        return self._sums["written_short"] if self._sums["writers"] else None
 
     @property
-    def written_long(self) -> int:
-        """Tokens written for the long time."""
-        return self._sums["written_long"]
+    def written_long(self) -> int | None:
+        """Tokens written for the long time; None where no write was ever reported."""
+        return self._sums["written_long"] if self._sums["writers"] else None
 
     @property
     def fresh(self) -> int:
@@ -150,10 +154,9 @@ class AuditSums:
 
     @cached_property
     def lost_usd(self) -> float | None:
-        """What the collapses cost whose price is known; None where no price is."""
-        if self.usd is None:
-            return None
-        return sum(collapse.usd for collapse in self.collapses if collapse.usd is not None)
+        """What the collapses cost whose price is known; None where there are some and no price is known."""
+        known = [collapse.usd for collapse in self.collapses if collapse.usd is not None]
+        return None if self.usd is None or (self.collapses and not known) else sum(known)
 
     @property
     def usd_without_collapse(self) -> float | None:

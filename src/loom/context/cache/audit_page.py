@@ -77,8 +77,8 @@ def sums_list(sums: Audit | AuditedSession) -> str:
     items = [
         ("requests", f"{sums.requests:,}", ""),
         ("read from the cache", share, ""),
-        ("written, short", f"{sums.written_short:,}", ""),
-        ("written, long", f"{sums.written_long:,}", ""),
+        ("written, short", tokens_or_unknown(sums.written_short), ""),
+        ("written, long", tokens_or_unknown(sums.written_long), ""),
         ("cost", dollars(sums.usd), ""),
         ("collapses", f"{len(sums.collapses):,}", "bad" if sums.collapses else ""),
         ("tokens lost", f"{sums.lost:,}", "bad" if sums.lost else ""),
@@ -260,6 +260,11 @@ def dollars(usd: float | None) -> str:
     if usd is None:
         return "price not known"
     return f"${usd:,.2f}" if abs(usd) >= 1 else f"${usd:.4f}"
+
+
+def tokens_or_unknown(tokens: int | None) -> str:
+    """A count, or that it was not reported."""
+    return "not reported" if tokens is None else f"{tokens:,}"
 
 
 def _short(tokens: float) -> str:
