@@ -1,7 +1,7 @@
 """Microsoft's Agent Framework: its own Agent over a chat client that answers from a list."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ from agent_framework import (
     AgentSession,
     BaseChatClient,
     ChatResponse,
+    ChatResponseUpdate,
     Content,
     FunctionInvocationLayer,
     InMemoryHistoryProvider,
@@ -34,7 +35,6 @@ class Client(FunctionInvocationLayer, BaseChatClient):
     def _inner_get_response(
         self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **kwargs: Any
     ):
-        assert not stream
         self.requests.append([(m.role, m.text or str(m.contents[0].result)) for m in messages])
         self.tools = [tool.name for tool in options.get("tools") or ()]
         answer = self.answers.pop(0) if self.answers else "I see."
@@ -42,7 +42,11 @@ class Client(FunctionInvocationLayer, BaseChatClient):
         async def respond() -> ChatResponse:
             return ChatResponse(messages=[Message("assistant", [answer]) if isinstance(answer, str) else answer])
 
-        return respond()
+        async def pieces() -> AsyncIterator[ChatResponseUpdate]:
+            for word in str(answer).split(" "):
+                yield ChatResponseUpdate(contents=[Content.from_text(f"{word} ")], role="assistant", message_id="m")
+
+        return self._build_response_stream(pieces()) if stream else respond()
 
 
 async def test_a_second_object_recalls_what_was_said_to_the_first(tmp_path):
@@ -129,6 +133,18 @@ async def test_the_model_may_use_the_memory_tools_for_the_user_of_the_session():
     assert any("Kept as" in text for _, text in client.requests[1])
     assert "Ann likes jazz" in [e.text for e in await episodes(memory, "ann")]
     await memory.aclose()
+
+
+async def test_a_streamed_answer_is_remembered_and_kept(tmp_path):
+    url = f"sqlite:{tmp_path}/bot.db"
+    async with LoomHistoryProvider(url, user_id="ann") as history, LoomContextProvider(url, user_id="ann") as memory:
+        agent = Agent(Client("Rain and wind."), context_providers=[history, memory])
+        stream = agent.run("How is it?", session=AgentSession(session_id="s"), stream=True)
+        assert "".join([update.text async for update in stream]).strip() == "Rain and wind."
+        held = [m.text.strip() for m in await history.get_messages("s")]
+        kept = await memory._home.call(lambda store: episodes(store, "ann"))
+    assert held == ["How is it?", "Rain and wind."]
+    assert {episode.text.strip() for episode in kept} == {"How is it?", "Rain and wind."}
 
 
 # Histories.

@@ -28,8 +28,9 @@ from agents import (
 from agents.models.interface import Model
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
-from loom import CompactionConfig, ScopeRequired, UsageError, open_checkpoints
+from loom import CompactionConfig, ProviderUnavailable, ScopeRequired, UsageError, open_checkpoints
 from loom.adapters.openai_agents import LoomSession
+from loom.testing import ScriptedModel
 from tests.adapters.writers import check_all, write_all
 
 pytestmark = pytest.mark.anyio
@@ -250,6 +251,34 @@ async def test_the_view_is_compacted_and_the_originals_stay(place, new_user):
         while (await session.pop_item()) not in (None, talk[0]):
             pass
         assert await session.get_items() == []
+
+
+async def test_a_model_may_write_the_summary_and_readers_at_one_time_share_it(tmp_path):
+    model = ScriptedModel(lambda _: "The user asked many questions about words.")
+    room = {"type": "tokens", "threshold": 800}  # half of it has room for a summary
+    config = {**SMALL, "trigger": room, "strategy": "summarize", "summary_model": model}
+    sessions = [LoomSession("s", f"sqlite:{tmp_path}/s.db", user_id="ann", compaction=config) for _ in range(3)]
+    talk = long_talk()
+    await sessions[0].add_items(talk)
+    views = await asyncio.gather(*(session.get_items() for session in sessions))
+    assert views[0] == views[1] == views[2] == await sessions[0].get_items()
+    assert len(views[0]) < len(talk) / 2
+    assert any("asked many questions" in str(item.get("content")) for item in views[0])
+    for session in sessions:
+        await session.aclose()
+
+
+async def test_a_summary_that_fails_falls_back_and_a_talk_that_cannot_shrink_is_given_whole():
+    def fail(_: object) -> str:
+        raise ProviderUnavailable("down")
+
+    config = {**SMALL, "strategy": "summarize", "summary_model": ScriptedModel(fail)}
+    async with LoomSession("s", "inmemory", user_id="ann", compaction=config) as session:
+        await session.add_items(long_talk())
+        assert len(await session.get_items()) < 30
+    async with LoomSession("s", "inmemory", user_id="ann", compaction=SMALL) as session:
+        await session.add_items(items("word " * 2000))
+        assert texts(await session.get_items()) == ["word " * 2000]
 
 
 async def test_an_agent_with_a_long_talk_goes_on_in_the_compacted_view():

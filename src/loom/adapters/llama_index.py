@@ -10,6 +10,8 @@ from loom.core.scope import Scope
 from loom.errors import MissingExtra
 from loom.memory._write.ingest import Utterance
 from loom.memory.memory import Memory
+from loom.session.memory import TAG
+from loom.text.fence import without_tag
 
 try:
     from llama_index.core.bridge.pydantic import PrivateAttr
@@ -73,7 +75,9 @@ class LoomBlock(Owner, BaseMemoryBlock[str]):
         """What memory holds for the last message of the user."""
         said = [message.content or "" for message in messages or () if message.role == MessageRole.USER]
         view = await self._turns.view(said[-1] if said else "", user_id=self.user_id, session_id=self.session_id)
-        return view.text()
+        text = view.text()
+        # LlamaIndex writes the name of the block as a tag around it; Loom's own fence is safe from its text already.
+        return text if self.name.casefold() == TAG else without_tag(self.name, text)
 
     async def _aput(self, messages: Sequence[ChatMessage]) -> None:
         """Remember what was said, in one step."""
