@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections import Counter
+from typing import Any
 
 import pytest
 
-from loom import Agent, ModelResponse, Session, TextPart, ToolCallPart, Usage, open_memory
+from loom import Agent, ModelResponse, Session, Text, TextPart, ToolCallPart, Usage, configure_telemetry, open_memory
 from loom.testing import ScriptedModel
 from tests.telemetry.conftest import Recorded
 from tests.telemetry.scenes import CLAUDE, a_cache_that_collapses, a_turn_with_tools, answer, operations_of_a_memory
@@ -95,6 +97,28 @@ async def test_the_span_of_a_call_ends_when_the_call_does(recorded: Recorded) ->
     assert calls[0].end_time
     assert all(calls[0].end_time <= (tool.start_time or 0) for tool in tools)
     assert all(call.end_time and turn.end_time and call.end_time <= turn.end_time for call in calls)
+
+
+async def test_a_turn_that_nobody_reads_to_its_end_leaves_no_span_open(recorded: Recorded) -> None:
+    session = Session(model=ScriptedModel(["word " * 100]))
+    events: Any = aiter(session.send("hi"))
+    while not isinstance(await anext(events), Text):
+        pass
+    await events.aclose()
+    (turn,), (call,) = recorded.spans("invoke_agent"), recorded.spans("chat")
+    assert not turn.status.is_ok
+    assert (call.attributes or {})["error.type"] == "CancelledError"
+
+
+async def test_an_import_shows_the_first_records_only(recorded: Recorded) -> None:
+    configure_telemetry(content=True)
+    async with open_memory("inmemory", embedder="hash") as memory:
+        await memory.remember([f"Note {n}." for n in range(150)], user_id="ann")
+    (span,) = recorded.spans("create_memory")
+    values = dict(span.attributes or {})
+    assert values["gen_ai.memory.record.count"] == 150
+    shown = json.loads(str(values["gen_ai.memory.records"]))
+    assert [one["content"] for one in shown] == [f"Note {n}." for n in range(100)]
 
 
 async def test_an_agent_inside_a_tool_is_below_the_turn_that_calls_it(recorded: Recorded) -> None:

@@ -52,6 +52,9 @@ _SCOPE: Final = "loom"
 _DIGEST: Final = 16
 """Hex digits of a prefix digest: enough to tell the prefixes of one conversation apart."""
 
+_SHOWN: Final = 100
+"""Records whose texts are recorded, where they may be: an import has many more."""
+
 _Value: TypeAlias = str | bool | int | float | tuple[str, ...]
 _Labels: TypeAlias = Mapping[str, str]
 
@@ -681,30 +684,19 @@ def _begin_memory(operation: str, memory: _Named, args: Sequence[object]) -> _Op
     return _begin(operation, values, parent=parent, metric=metric, labels=(names.OPERATION,))
 
 
-@dataclass(frozen=True, slots=True)
-class _Records:
-    """The records of a result: how many, and each as the conventions describe it."""
-
-    count: int
-    items: Sequence[Mapping[str, object]] = ()
-
-
-def _describe(begun: _Operation, result: object) -> None:
-    found = _records_of(result)
-    if begun.span is None or found is None:
+def _describe(begun: _Operation, result: Any) -> None:
+    """Say how many records there were and, if texts may be recorded, what the first of them are."""
+    if begun.span is None:
         return
-    begun.set({names.RECORD_COUNT: found.count})
-    if _program.content and found.items:
-        begun.set({names.RECORDS: json.dumps(found.items, ensure_ascii=False)})
-
-
-def _records_of(result: Any) -> _Records | None:
-    """The records of what a method of a memory returned."""
     if isinstance(result, Receipt):
-        return _Records(sum(result.removed.values()))
+        begun.set({names.RECORD_COUNT: sum(result.removed.values())})
+        return
     one: Sequence[Any] = (result,) if hasattr(result, "text") and hasattr(result, "id") else ()
     found: Sequence[Any] = getattr(result, "hits", None) or getattr(result, "kept", one)
-    return _Records(len(found), [_item(one) for one in found])
+    begun.set({names.RECORD_COUNT: len(found)})
+    if _program.content and found:
+        shown = [_item(record) for record in found[:_SHOWN]]
+        begun.set({names.RECORDS: json.dumps(shown, ensure_ascii=False)})
 
 
 def _item(one: Any) -> dict[str, object]:
