@@ -278,7 +278,7 @@ SAID = (
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_what_has_not_ended_in_the_history_is_what_stands(memory, clock, seed):
+async def test_what_has_not_ended_in_the_history_is_shown_in_every_turn(memory, clock, seed):
     told = random.Random(seed).choices(SAID, k=14)
     for text in told:
         clock.advance(MINUTE)

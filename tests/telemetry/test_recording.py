@@ -182,3 +182,23 @@ def test_a_program_without_telemetry_imports_and_calls_nothing() -> None:
 def test_a_program_that_set_up_nothing_is_only_asked_whether_it_did() -> None:
     asked = _run("from opentelemetry import metrics, trace")
     assert asked == "['get_meter_provider', 'get_tracer_provider'] True"
+
+
+async def test_every_call_of_a_memory_that_is_recorded_counts_its_records(recorded: Recorded) -> None:
+    async with open_memory("inmemory", embedder="hash") as memory:
+        (kept,) = (await memory.remember("The boat is red.", user_id="ann")).kept
+        await memory.mark(kept.id, user_id="ann", importance=0.9)
+        await memory.assert_fact("Anna", "lives_in", "Oslo", user_id="ann")
+        await memory.assert_fact("Anna", "lives_in", "Rome", user_id="ann")
+        told = await memory.instruct("Always answer in French.", user_id="ann")
+        await memory.reject(told.kept[0].id, user_id="ann")
+        lines = [line async for line in memory.export(user_id="ann")]
+        await memory.import_(lines, user_id="bob")
+        await memory.forget(user_id="bob")
+    counts = [(s.name, (s.attributes or {})["gen_ai.memory.record.count"]) for s in recorded.spans()]
+    assert [name for name, _ in counts] == [
+        *("create_memory", "update_memory", "create_memory", "create_memory", "create_memory", "delete_memory"),
+        *("create_memory", "delete_memory"),
+    ]
+    assert [count for _, count in counts[:5]] == [1, 1, 1, 3, 1]
+    assert counts[6][1] == counts[7][1] == len(lines) - 1

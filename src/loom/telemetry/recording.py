@@ -36,10 +36,10 @@ from loom.core.log import (
     TurnStart,
 )
 from loom.core.message import Usage
-from loom.core.record import Hit, Receipt
+from loom.core.record import Episode, Fact, Hit, Receipt, WorkingBlock
 from loom.core.window import PrefixChain
 from loom.protocols.model import Chunk, KnowsWindow, Model, ModelRequest, ModelResponse
-from loom.telemetry.conventions import CURRENT, INSTRUMENTS, conventions_of, provider_name
+from loom.telemetry.conventions import CURRENT, INSTRUMENTS, PROVIDERS, conventions_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -532,7 +532,8 @@ _TARGET: Final = (names.OPERATION, names.PROVIDER, names.REQUEST_MODEL)
 
 
 def _target(provider: str, model: str) -> dict[str, str]:
-    return {names.OPERATION: "chat", names.PROVIDER: provider_name(provider), names.REQUEST_MODEL: model}
+    provider = PROVIDERS.get(provider.lower(), provider)
+    return {names.OPERATION: "chat", names.PROVIDER: provider, names.REQUEST_MODEL: model}
 
 
 def _without_operation(labels: _Labels) -> dict[str, str]:
@@ -691,8 +692,9 @@ def _describe(begun: _Operation, result: Any) -> None:
     if isinstance(result, Receipt):
         begun.set({names.RECORD_COUNT: sum(result.removed.values())})
         return
-    one: Sequence[Any] = (result,) if hasattr(result, "text") and hasattr(result, "id") else ()
-    found: Sequence[Any] = getattr(result, "hits", None) or getattr(result, "kept", one)
+    # Some return a record, or several, and some a result with hits or with what was kept.
+    several: Any = (result,) if isinstance(result, Episode | Fact | WorkingBlock) else result
+    found: Sequence[Any] = getattr(result, "hits", getattr(result, "kept", several))
     begun.set({names.RECORD_COUNT: len(found)})
     if _program.content and found:
         shown = [_item(record) for record in found[:_SHOWN]]
