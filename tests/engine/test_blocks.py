@@ -81,3 +81,22 @@ async def test_a_block_that_must_be_new_or_was_forgotten(memories):
     with pytest.raises(UsageError, match="version=-1 is not a version"):
         await memory.set_block("plan", "row", user_id="ann", version=-1)
     assert await memory.blocks(user_id="ann") == ()
+
+
+async def test_the_texts_of_all_writers_stay_readable_in_their_order(memories):
+    async def write(number):
+        await memories[number % 2].set_block("plan", f"text {number}", user_id="ann")
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(20):
+            tasks.start_soon(write, number)
+    first, second = [await memory.block_history("plan", user_id="ann") for memory in memories]
+    assert first == second
+    assert [version.number for version in first] == list(range(1, 21))
+    assert {version.text for version in first} == {f"text {number}" for number in range(20)}
+    lines = [line async for line in memories[0].export(user_id="ann")]
+    await memories[1].import_(lines, user_id="bob")
+    assert await memories[0].block_history("plan", user_id="bob") == first
+    await memories[0].forget("block:plan", user_id="ann")
+    assert [line async for line in memories[1].export(user_id="ann")][1:] == []
+    assert await memories[0].block_history("plan", user_id="bob") == first

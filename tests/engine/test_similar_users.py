@@ -12,10 +12,9 @@ async def similar(memory, name):
     return [one.user_id for one in await similar_users(memory.store, Scope(user_id=name))]
 
 
-@pytest.fixture(params=["inmemory", "sqlite"])
-async def memory(request, tmp_path):
-    url = "inmemory" if request.param == "inmemory" else f"sqlite:{tmp_path}/m.db"
-    async with open_memory(url, embedder="hash") as memory:
+@pytest.fixture
+async def memory(place):
+    async with place() as memory:
         yield memory
 
 
@@ -43,13 +42,14 @@ async def test_other_namespaces_are_not_read(memory):
 async def test_the_nearest_come_first_with_their_records_and_only_a_few(memory):
     for letter in "qrstuvw":
         await memory.remember("Tea.", user_id=f"anna{letter}")
-    await memory.remember(["Tea.", "Coffee."], user_id="ANNA")
+    await memory.remember(["Green tea.", "Coffee with milk."], user_id="ANNA")
     found = await similar_users(memory.store, Scope(user_id="anna"))
     assert found[0] == ("ANNA", 2)
     assert len(found) == SIMILAR
 
 
-async def test_more_users_than_one_page(memory):
-    for number in range(1005):
-        await memory.set_block("n", "x", user_id=f"user-{number:05}")
-    assert (await similar(memory, "USER-01004"))[0] == "user-01004"
+async def test_more_users_than_one_page():
+    async with open_memory("inmemory", embedder="hash") as memory:
+        for number in range(1005):
+            await memory.set_block("n", "x", user_id=f"user-{number:05}")
+        assert (await similar(memory, "USER-01004"))[0] == "user-01004"

@@ -6,6 +6,7 @@ from loom.core.record import Layer
 from loom.engine import open_memory
 from loom.errors import NotFound, UsageError
 from loom.stores.inmemory import InMemoryStore
+from loom.testing import FakeClock
 from loom.wrappers.delegating import DelegatingStore
 
 pytestmark = pytest.mark.anyio
@@ -105,26 +106,38 @@ async def test_records_are_counted_only_where_nothing_like_the_question_is_found
         assert store.counted == 1
 
 
-async def _everything_said(neighbours):
-    """All that the calls for one user say, on a store with these other users."""
+async def _everything_said(url, neighbours):
+    """All that the calls for two users say, on a store with these other users."""
     said = []
-    async with open_memory("inmemory", embedder="hash") as memory:
+    async with open_memory(url, embedder="hash", clock=FakeClock()) as memory:
         for name in neighbours:
             await memory.remember(TOLD, user_id=name)
+            await memory.set_block("persona", "A sailor.", user_id=name)
         for name in ("Alice ", "alise"):
-            found = await memory.recall("tea", user_id=name)
-            said += [found.notes, found.problems, found.searched, str(found), found.confidence]
-            said += [(await memory.stats(user_id=name)), str(await memory.profile(user_id=name))]
-            for call in (memory.explain, memory.reject, memory.promote):
+            for found in (
+                await memory.recall("tea", user_id=name),
+                await memory.recall("tea", user_id=name, session_id="s", where={"topic": "drinks"}),
+            ):
+                said += [found.notes, found.problems, found.searched, str(found), found.confidence]
+            said += [await memory.stats(user_id=name), str(await memory.profile(user_id=name))]
+            said += [await memory.facts(user_id=name), await memory.blocks(user_id=name)]
+            said += [await memory.standing(user_id=name), await memory.standing_history(user_id=name)]
+            said += [[record async for record in memory.list(user_id=name)], await memory.timeline(user_id=name)]
+            said += [[line async for line in memory.export(user_id=name)], await memory.get("x", user_id=name)]
+            said.append(await memory.forget(user_id=name))
+            for call in (memory.explain, memory.reject, memory.promote, memory.confirm, memory.block_history):
                 with pytest.raises(NotFound) as failed:
                     await call("unknown", user_id=name)
                 said.append(str(failed.value))
     return said
 
 
-async def test_a_user_never_learns_which_other_users_there_are():
-    alone, among = await _everything_said(["bob"]), await _everything_said(["alice", "ALICE", "alic"])
+@pytest.mark.parametrize("url", ["inmemory", "sqlite:{}.db"])
+async def test_a_user_never_learns_which_other_users_there_are(tmp_path, url):
+    alone = await _everything_said(url.format(tmp_path / "alone"), ["bob"])
+    among = await _everything_said(url.format(tmp_path / "among"), ["alice", "ALICE", "alic", "alise2"])
     assert alone == among
+    assert len(alone) > 40
 
 
 async def test_a_confidence_is_from_0_to_1(memory):

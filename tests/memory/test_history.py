@@ -1,8 +1,10 @@
 """Old texts of blocks and standing instructions: kept, shown, capped, carried along, and forgotten."""
 
 import json
+import random
 from contextlib import suppress
 from datetime import timedelta
+from itertools import pairwise
 
 import anyio
 import pytest
@@ -242,3 +244,50 @@ async def test_what_contradicts_is_one_history_and_what_does_not_is_two(memory, 
     found = await memory.standing_history(user_id="ann")
     assert len(found) == count
     assert sum(len(history) for history in found) == 2
+
+
+@pytest.mark.parametrize("keep", [0, 1, 2, 7, 20])
+async def test_the_last_texts_are_kept_whatever_their_number(memory, clock, keep):
+    view = memory.view(config=MemoryConfig(block_versions=keep))
+    for count in range(1, 31):
+        await edited(view, clock, f"text {count}")
+        expected = [f"text {n}" for n in range(max(1, count - keep), count + 1)]
+        assert [v.text for v in await view.block_history("persona", user_id="ann")] == expected
+
+
+SAID = (
+    "Always answer in French.",
+    "Never answer in French.",
+    "Please reply in German from now on.",
+    "Always be brief.",
+    "Give me detailed answers.",
+    "I prefer tea over coffee.",
+    "I prefer coffee over tea.",
+    "I prefer trains over planes.",
+    "I'm vegetarian.",
+    "I'm vegan.",
+    "I'm allergic to peanuts.",
+    "Never use emojis.",
+    "Stop using emojis.",
+    "Always use emojis.",
+    "Never call me before 9.",
+    "Never call me before 10.",
+    "Always call me Jo.",
+    "Always call me Dr Smith.",
+)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_what_has_not_ended_in_the_history_is_shown_in_every_turn(memory, clock, seed):
+    told = random.Random(seed).choices(SAID, k=14)
+    for text in told:
+        clock.advance(MINUTE)
+        await memory.instruct(text, user_id="ann")
+        histories = await memory.standing_history(user_id="ann")
+        standing = await memory.standing(user_id="ann")
+        now = sorted(version.text for history in histories for version in history if version.until is None)
+        assert now == sorted(item.text for item in (*standing.items, *standing.left_out)), told
+        for history in histories:
+            assert [version.number for version in history] == list(range(1, len(history) + 1))
+            assert all(one.until == other.since for one, other in pairwise(history)), told
+            assert str(history)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections import Counter
+from typing import Any
 
 import pytest
 
-from loom import Agent, ModelResponse, Session, TextPart, ToolCallPart, Usage, open_memory
+from loom import Agent, ModelResponse, Session, Text, TextPart, ToolCallPart, Usage, configure_telemetry, open_memory
 from loom.testing import ScriptedModel
 from tests.telemetry.conftest import Recorded
 from tests.telemetry.scenes import CLAUDE, a_cache_that_collapses, a_turn_with_tools, answer, operations_of_a_memory
@@ -97,6 +99,28 @@ async def test_the_span_of_a_call_ends_when_the_call_does(recorded: Recorded) ->
     assert all(call.end_time and turn.end_time and call.end_time <= turn.end_time for call in calls)
 
 
+async def test_a_turn_that_nobody_reads_to_its_end_leaves_no_span_open(recorded: Recorded) -> None:
+    session = Session(model=ScriptedModel(["word " * 100]))
+    events: Any = aiter(session.send("hi"))
+    while not isinstance(await anext(events), Text):
+        pass
+    await events.aclose()
+    (turn,), (call,) = recorded.spans("invoke_agent"), recorded.spans("chat")
+    assert not turn.status.is_ok
+    assert (call.attributes or {})["error.type"] == "CancelledError"
+
+
+async def test_an_import_shows_the_first_records_only(recorded: Recorded) -> None:
+    configure_telemetry(content=True)
+    async with open_memory("inmemory", embedder="hash") as memory:
+        await memory.remember([f"Note {n}." for n in range(150)], user_id="ann")
+    (span,) = recorded.spans("create_memory")
+    values = dict(span.attributes or {})
+    assert values["gen_ai.memory.record.count"] == 150
+    shown = json.loads(str(values["gen_ai.memory.records"]))
+    assert [one["content"] for one in shown] == [f"Note {n}." for n in range(100)]
+
+
 async def test_an_agent_inside_a_tool_is_below_the_turn_that_calls_it(recorded: Recorded) -> None:
     inner = Agent(name="inner", model=ScriptedModel(["Done."]))
     call = ToolCallPart("a", "inner", {"task": "Work."})
@@ -158,3 +182,23 @@ def test_a_program_without_telemetry_imports_and_calls_nothing() -> None:
 def test_a_program_that_set_up_nothing_is_only_asked_whether_it_did() -> None:
     asked = _run("from opentelemetry import metrics, trace")
     assert asked == "['get_meter_provider', 'get_tracer_provider'] True"
+
+
+async def test_every_call_of_a_memory_that_is_recorded_counts_its_records(recorded: Recorded) -> None:
+    async with open_memory("inmemory", embedder="hash") as memory:
+        (kept,) = (await memory.remember("The boat is red.", user_id="ann")).kept
+        await memory.mark(kept.id, user_id="ann", importance=0.9)
+        await memory.assert_fact("Anna", "lives_in", "Oslo", user_id="ann")
+        await memory.assert_fact("Anna", "lives_in", "Rome", user_id="ann")
+        told = await memory.instruct("Always answer in French.", user_id="ann")
+        await memory.reject(told.kept[0].id, user_id="ann")
+        lines = [line async for line in memory.export(user_id="ann")]
+        await memory.import_(lines, user_id="bob")
+        await memory.forget(user_id="bob")
+    counts = [(s.name, (s.attributes or {})["gen_ai.memory.record.count"]) for s in recorded.spans()]
+    assert [name for name, _ in counts] == [
+        *("create_memory", "update_memory", "create_memory", "create_memory", "create_memory", "delete_memory"),
+        *("create_memory", "delete_memory"),
+    ]
+    assert [count for _, count in counts[:5]] == [1, 1, 1, 3, 1]
+    assert counts[6][1] == counts[7][1] == len(lines) - 1

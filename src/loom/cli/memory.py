@@ -279,11 +279,13 @@ def _similar(url: str, user: str) -> list[dict[str, str | int]]:
     return anyio.run(find)
 
 
-def _print_similar(url: str, user: str) -> None:
+def _print_similar(url: str, user: str) -> bool:
+    """Say which users have almost this name; False if there are none, or this user has records."""
     found = _similar(url, user)
     if found:
         names = ", ".join(f"{one['user_id']!r} ({one['records']:,} records)" for one in found)
         _print_notes((f"nothing is stored for user {user!r}; did you mean {names}?",))
+    return bool(found)
 
 
 def _print_notes(notes: Iterable[str]) -> None:
@@ -347,9 +349,8 @@ def search(
         print_listed(hit.item.id, hit.text, f"{hit.item.kind}, score {hit.score:.2f}: {why}")
     if not found.hits:
         console().print(Text(f"nothing found among the {found.searched} records of {user}"))
-    _print_notes(found.notes)
-    if found.searched == 0:
-        _print_similar(url, user)
+    if found.searched != 0 or not _print_similar(url, user):
+        _print_notes(found.notes)
 
 
 @app.command()

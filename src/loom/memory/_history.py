@@ -160,7 +160,7 @@ async def replaced_text(
     saved = WorkingBlock(name=name, text=current.text, updated_at=current.updated_at, provenance=current.provenance)
     ids = [record.id for record in old.values()]
     room = max(0, keep - 1)
-    return ((saved,) if keep else ()), tuple(ids[: len(ids) - room])
+    return ((saved,) if keep else ()), tuple(ids[: max(0, len(ids) - room)])
 
 
 async def block_history(store: MemoryStore, user: Scope, name: str) -> TextHistory:

@@ -63,7 +63,7 @@ def conventions_of(version: str) -> Conventions:
 
 # Provider names, where the registry has another one than Loom.
 
-_PROVIDERS: Final = {
+PROVIDERS: Final = {
     "azure": "azure.ai.openai",
     "bedrock": "aws.bedrock",
     "gemini": "gcp.gemini",
@@ -77,11 +77,7 @@ _PROVIDERS: Final = {
     "xai": "x_ai",
 }
 
-
-def provider_name(provider: str) -> str:
-    """A provider as the registry of the conventions calls it; one that it does not know keeps its name."""
-    return _PROVIDERS.get(provider.lower(), provider)
-
+"""Any other provider has the same name in both."""
 
 # Attributes.
 

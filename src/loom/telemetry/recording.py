@@ -36,10 +36,10 @@ from loom.core.log import (
     TurnStart,
 )
 from loom.core.message import Usage
-from loom.core.record import Hit, Receipt
+from loom.core.record import Episode, Fact, Hit, Receipt, WorkingBlock
 from loom.core.window import PrefixChain
 from loom.protocols.model import Chunk, KnowsWindow, Model, ModelRequest, ModelResponse
-from loom.telemetry.conventions import CURRENT, INSTRUMENTS, conventions_of, provider_name
+from loom.telemetry.conventions import CURRENT, INSTRUMENTS, PROVIDERS, conventions_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -51,6 +51,9 @@ _SCOPE: Final = "loom"
 """The name of the instrumentation."""
 _DIGEST: Final = 16
 """Hex digits of a prefix digest: enough to tell the prefixes of one conversation apart."""
+
+_SHOWN: Final = 100
+"""Records whose texts are recorded, where they may be: an import has many more."""
 
 _Value: TypeAlias = str | bool | int | float | tuple[str, ...]
 _Labels: TypeAlias = Mapping[str, str]
@@ -529,7 +532,8 @@ _TARGET: Final = (names.OPERATION, names.PROVIDER, names.REQUEST_MODEL)
 
 
 def _target(provider: str, model: str) -> dict[str, str]:
-    return {names.OPERATION: "chat", names.PROVIDER: provider_name(provider), names.REQUEST_MODEL: model}
+    provider = PROVIDERS.get(provider.lower(), provider)
+    return {names.OPERATION: "chat", names.PROVIDER: provider, names.REQUEST_MODEL: model}
 
 
 def _without_operation(labels: _Labels) -> dict[str, str]:
@@ -681,30 +685,20 @@ def _begin_memory(operation: str, memory: _Named, args: Sequence[object]) -> _Op
     return _begin(operation, values, parent=parent, metric=metric, labels=(names.OPERATION,))
 
 
-@dataclass(frozen=True, slots=True)
-class _Records:
-    """The records of a result: how many, and each as the conventions describe it."""
-
-    count: int
-    items: Sequence[Mapping[str, object]] = ()
-
-
-def _describe(begun: _Operation, result: object) -> None:
-    found = _records_of(result)
-    if begun.span is None or found is None:
+def _describe(begun: _Operation, result: Any) -> None:
+    """Say how many records there were and, if texts may be recorded, what the first of them are."""
+    if begun.span is None:
         return
-    begun.set({names.RECORD_COUNT: found.count})
-    if _program.content and found.items:
-        begun.set({names.RECORDS: json.dumps(found.items, ensure_ascii=False)})
-
-
-def _records_of(result: Any) -> _Records | None:
-    """The records of what a method of a memory returned."""
     if isinstance(result, Receipt):
-        return _Records(sum(result.removed.values()))
-    one: Sequence[Any] = (result,) if hasattr(result, "text") and hasattr(result, "id") else ()
-    found: Sequence[Any] = getattr(result, "hits", None) or getattr(result, "kept", one)
-    return _Records(len(found), [_item(one) for one in found])
+        begun.set({names.RECORD_COUNT: sum(result.removed.values())})
+        return
+    # Some return a record, or several, and some a result with hits or with what was kept.
+    several: Any = (result,) if isinstance(result, Episode | Fact | WorkingBlock) else result
+    found: Sequence[Any] = getattr(result, "hits", getattr(result, "kept", several))
+    begun.set({names.RECORD_COUNT: len(found)})
+    if _program.content and found:
+        shown = [_item(record) for record in found[:_SHOWN]]
+        begun.set({names.RECORDS: json.dumps(shown, ensure_ascii=False)})
 
 
 def _item(one: Any) -> dict[str, object]:
