@@ -14,9 +14,11 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from loom import Scope, ScopeRequired, UsageError, open_checkpoints
+from loom import Scope, ScopeRequired, StoreConflict, UsageError, open_checkpoints
+from loom.adapters import _langgraph_threads
 from loom.adapters.langgraph import LoomSaver
 from tests.adapters.langgraph_places import PLACES, new_user, stop, url_of
 
@@ -198,10 +200,11 @@ def test_what_a_graph_does_to_its_objects_changes_nothing_that_is_kept():
         given[0].content, given[1]["x"][0] = "changed", 2
         found = values(saver, 0)["items"]
         assert (found[0].content, found[1]) == ("hi", {"x": [1]})
-        found[0].additional_kwargs["seen"], found[1]["x"][0] = True, 3
+        found[0].additional_kwargs["seen"], found[0].more, found[1]["x"][0] = True, 1, 3
         assert values(saver, 0)["items"] == [HumanMessage("hi", id="1"), {"x": [1]}]
         put(saver, 1, 1, items=[*found, "more"])  # what was changed and put again is kept as it is now
         assert values(saver, 1)["items"][0].additional_kwargs == {"seen": True}
+        assert values(saver, 1)["items"][0].more == 1
         assert values(saver, 1)["items"][1:] == [{"x": [3]}, "more"]
 
 
@@ -261,6 +264,55 @@ def test_what_removed_checkpoints_held_stays_for_those_that_need_it(place):
     if place != "inmemory":
         with LoomSaver(place, user_id=user) as again:
             assert values(again, 6, "copy") == {"items": [0, 1, 2, 3, 4, 5]}
+
+
+def test_a_copy_goes_into_a_new_thread():
+    with LoomSaver("inmemory", user_id=USER) as saver:
+        put(saver, 0, text="x")
+        put(saver, 0, thread="other", text="y")
+        with pytest.raises(StoreConflict, match="thread 'other' is already there"):
+            saver.copy_thread("t", "other")
+        assert values(saver, 0, "other") == {"text": "y"}
+
+
+def test_a_channel_that_comes_back_is_whole_for_every_process(tmp_path):
+    url = f"sqlite:{tmp_path}/graph.db"
+    with LoomSaver(url, user_id=USER) as one, LoomSaver(url, user_id=USER) as other:
+        put(one, 0, items=[1, 2])
+        put(one, 1, 1, text="no items")
+        put(other, 2, 2, items=[1, 2, 3])
+        assert values(one, 2) == values(other, 2) == {"items": [1, 2, 3]}
+        assert values(one, 1) == {"text": "no items"}
+
+
+def test_an_encrypted_thread_holds_no_plain_text(tmp_path):
+    class Mirror:  # a cipher only in form: it turns the bytes round
+        def encrypt(self, plaintext):
+            return "mirror", plaintext[::-1]
+
+        def decrypt(self, ciphername, ciphertext):
+            return ciphertext[::-1]
+
+    url, serde = f"sqlite:{tmp_path}/graph.db", EncryptedSerializer(Mirror(), JsonPlusSerializer())
+    with LoomSaver(url, user_id=USER, serde=serde) as saver:
+        put(saver, 0, items=["canary-4711"])
+        put(saver, 1, 1, items=["canary-4711", HumanMessage("canary-4712", id="1")])
+        saver.put_writes(config(id="00000001"), [("items", "canary-4713")], "task")
+    assert b"canary" not in b"".join(one.read_bytes() for one in tmp_path.iterdir())
+    with LoomSaver(url, user_id=USER, serde=serde) as saver:
+        assert values(saver, 1) == {"items": ["canary-4711", HumanMessage("canary-4712", id="1")]}
+
+
+def test_what_is_known_of_large_threads_is_let_go(monkeypatch):
+    monkeypatch.setattr(_langgraph_threads, "_KNOWN", 10_000)
+    with LoomSaver("inmemory", user_id=USER) as saver:
+        for number in range(20):
+            put(saver, number, number or None, items=["x" * 1000] * (number + 1), text="y" * 1000)
+            saver.put_writes(config(id=f"{number:08}"), [("items", "z" * 1000)], "task")
+        for number in range(20):
+            assert values(saver, number) == {"items": ["x" * 1000] * (number + 1), "text": "y" * 1000}
+        known = saver._threads._entries, saver._threads._channels, saver._threads._writes
+        assert all(1 <= len(one._held) < 12 for one in known)
 
 
 def test_no_byte_of_a_deleted_thread_is_left(tmp_path):

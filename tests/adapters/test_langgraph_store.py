@@ -301,7 +301,7 @@ def test_reading_refreshes_where_it_is_not_told_otherwise(clock):
         assert store.sweep_ttl() == 3
 
 
-def test_a_time_that_is_no_time_is_refused():
+def test_a_time_without_an_end_date_is_refused():
     with LoomStore("inmemory", user_id="alice") as store:
         for minutes in (1e12, float("nan")):
             with pytest.raises(UsageError, match="minutes end at no date"):

@@ -36,10 +36,11 @@ EMPTY = "empty"
 
 
 class Recent(Generic[_K, _V]):
-    """A cache of the values that were used last; threads may share it."""
+    """A cache of the values that were used last, up to a weight; threads may share it."""
 
-    def __init__(self, size: int) -> None:
-        self._size, self._held, self._lock = size, dict[_K, _V](), Lock()
+    def __init__(self, most: int, weigh: Callable[[_V], int]) -> None:
+        self._most, self._weigh, self._lock = most, weigh, Lock()
+        self._held, self._weight = dict[_K, _V](), 0
 
     def get(self, key: _K) -> _V | None:
         """The value of a key, if it is still held."""
@@ -50,22 +51,28 @@ class Recent(Generic[_K, _V]):
             return value
 
     def put(self, key: _K, value: _V) -> None:
-        """Hold a value, and let go of the one that was not used for longest."""
+        """Hold a value, and let go of those that were not used for longest."""
         with self._lock:
-            self._held.pop(key, None)
+            self._pop(key)
             self._held[key] = value
-            if len(self._held) > self._size:
-                del self._held[next(iter(self._held))]
+            self._weight += self._weigh(value)
+            while self._weight > self._most and len(self._held) > 1:
+                self._pop(next(iter(self._held)))
 
     def pop(self, key: _K) -> None:
         """Let go of a key."""
         with self._lock:
-            self._held.pop(key, None)
+            self._pop(key)
 
     def drop(self, fits: Callable[[_K], bool]) -> None:
         """Let go of all keys that fit."""
         with self._lock:
-            self._held = {key: value for key, value in self._held.items() if not fits(key)}
+            for key in [key for key in self._held if fits(key)]:
+                self._pop(key)
+
+    def _pop(self, key: _K) -> None:
+        value = self._held.pop(key, None)
+        self._weight -= 0 if value is None else self._weigh(value)
 
 
 class Channel(NamedTuple):
@@ -75,6 +82,8 @@ class Channel(NamedTuple):
     kind: str
     data: bytes = b""
     items: list[Any] | None = None
+    size: int = 0
+    """How many bytes it takes serialised, about."""
 
     def value(self, serde: SerializerProtocol) -> Any:
         """The value, which the caller may change."""
@@ -95,17 +104,18 @@ class Piece(NamedTuple):
     def onto(self, before: Channel | None, serde: SerializerProtocol) -> Channel:
         """The channel behind this piece."""
         if self.start is None:
-            return Channel(self.version, self.kind, self.data)
+            return Channel(self.version, self.kind, self.data, size=len(self.data))
         kept = before.items[: self.start] if before and before.items else []
         fresh = serde.loads_typed((self.kind, self.data))
         more = [_Message.of(item) if type(item) in _MESSAGES else item for item in fresh]
-        return Channel(self.version, self.kind, items=[*kept, *more])
+        size = len(self.data) + (before.size if before and self.start else 0)
+        return Channel(self.version, self.kind, items=[*kept, *more], size=size)
 
 
 Channels: TypeAlias = Mapping[str, Channel]
 
 
-class Entry(NamedTuple):
+class CheckpointEntry(NamedTuple):
     """A checkpoint in a log: `before` is the id of the entry it continues, `parent` the checkpoint LangGraph names."""
 
     before: str | None
@@ -121,7 +131,7 @@ class Entry(NamedTuple):
         return packed(head, values)
 
     @classmethod
-    def unpack(cls, body: object) -> Entry:
+    def unpack(cls, body: object) -> CheckpointEntry:
         """The entry of pack()."""
         head, (checkpoint, metadata, *values) = unpacked(body)
         named: Iterable[tuple[str, str | float, int | None]] = head["pieces"]
@@ -151,12 +161,12 @@ def changes(
     before: Channels, checkpoint: Mapping[str, Any], new: Mapping[str, Any], serde: SerializerProtocol
 ) -> tuple[tuple[Piece, ...], dict[str, Channel]]:
     """What a checkpoint changes, given the channels before it and the versions that are new; and the channels then."""
-    values, pieces, after = checkpoint["channel_values"], list[Piece](), dict[str, Channel]()
+    values, pieces, after = checkpoint["channel_values"], list[Piece](), dict(before)
     for name, version in checkpoint["channel_versions"].items():
         known = before.get(name)
         if name not in new and known is not None and known.version == version:
-            after[name] = known
-        elif name in values:
+            continue
+        if name in values:
             value: Any = values[name]
             start = _shared(known.items or [] if known else [], value, serde) if _kind(value) is list else None
             kind, data = serde.dumps_typed(value if start is None else value[start:])
@@ -173,7 +183,8 @@ def _shared(kept: list[Any], given: list[Any], serde: SerializerProtocol) -> int
     count = 0
     for one, other in zip(kept, given, strict=False):
         if type(one) is _Message:
-            is_same = type(other) is one.kind and one.fields == other.__dict__
+            # In C, because nothing else is done so often; in a field, 1 and True count as the same.
+            is_same = type(other) is one.kind and one.fields == other.__dict__ and one.extra == other.__pydantic_extra__
             one = None if is_same else one.made(serde)  # noqa: PLW2901  (only where it is compared as bytes)
         else:
             is_same = _same(one, other)
@@ -242,13 +253,26 @@ class _Message(NamedTuple):
         return message
 
 
-def merged_writes(bodies: Iterable[object], serde: SerializerProtocol) -> list[PendingWrite]:
-    """The writes that were put for a checkpoint, each once, in the order in which LangGraph applies them."""
-    held: dict[tuple[str, int], tuple[str, str, tuple[str, bytes]]] = {}
-    for body in bodies:
-        head, values = unpacked(body)
+Writes: TypeAlias = tuple[tuple[dict[str, Any], list[tuple[str, bytes]]], ...]
+"""What tasks wrote at a checkpoint, as unpacked() gives it, in the order in which it was put."""
+
+
+def merged_writes(held: Writes, serde: SerializerProtocol, only: str | None = None) -> list[PendingWrite]:
+    """The writes, or those to one channel, each once and in the order in which LangGraph applies them."""
+    merged: dict[tuple[str, int], tuple[str, str, tuple[str, bytes]]] = {}
+    for head, values in held:
         for (index, channel), value in zip(head["writes"], values, strict=True):
-            if index < 0 or (head["task"], index) not in held:  # only errors, interrupts and the like are put anew
-                held[head["task"], index] = (head["path"], channel, value)
-    order = sorted(held, key=lambda key: writes_sort_key(held[key][0], *key))
-    return [(key[0], held[key][1], serde.loads_typed(held[key][2])) for key in order]
+            if index < 0 or (head["task"], index) not in merged:  # only errors, interrupts and the like are put anew
+                merged[head["task"], index] = (head["path"], channel, value)
+    order = sorted(merged, key=lambda key: writes_sort_key(merged[key][0], *key))
+    found = [(task, *merged[task, index][1:]) for task, index in order]
+    return [(task, name, serde.loads_typed(value)) for task, name, value in found if only in {None, name}]
+
+
+def weight_of(known: CheckpointEntry | Channels | Writes) -> int:
+    """About how many bytes it takes in memory."""
+    if isinstance(known, CheckpointEntry):
+        return 500 + sum(len(piece.data) for piece in known.pieces)
+    if isinstance(known, Mapping):
+        return 500 + sum(channel.size for channel in known.values())
+    return 500 + sum(len(data) for _, values in known for _, data in values)

@@ -8,7 +8,19 @@ from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from loom.adapters._langgraph_state import EMPTY, Channel, Channels, Entry, Recent, changes, merged_writes, packed
+from loom.adapters._langgraph_state import (
+    EMPTY,
+    Channel,
+    Channels,
+    CheckpointEntry,
+    Recent,
+    Writes,
+    changes,
+    merged_writes,
+    packed,
+    unpacked,
+    weight_of,
+)
 from loom.core.clock import Clock
 from loom.core.log import Checkpoint, Recorded
 from loom.core.scope import Scope
@@ -27,6 +39,8 @@ if TYPE_CHECKING:
 _KIND, _ROOT = "langgraph", "root"
 """The kind of the entries; and the id of the empty checkpoint that every thread begins at."""
 _TRIES = 5
+_KNOWN = 16_000_000
+"""Bytes of what was used last that stay in memory, of each kind: a long thread has 2 to 5 million."""
 
 
 def log_id(ns: str, id: str) -> str:
@@ -48,10 +62,10 @@ class _Newest(NamedTuple):
 
 
 class Threads:
-    """LangGraph's threads as sessions of a checkpoint self._store.
+    """LangGraph's threads as sessions of a checkpoint store.
 
-    A checkpoint continues its parent. The writes of its tasks stand behind it, numbered, beside the checkpoint that
-    comes next: whoever puts some tries the next number.
+    A checkpoint continues its parent. What tasks wrote at it has its id and a number: the first is 1, and a writer
+    takes the next one that is free, so that several may write at once and all of it is found without a search.
     """
 
     def __init__(
@@ -65,10 +79,10 @@ class Threads:
     ) -> None:
         self._store, self._serde, self._clock = store, serde, clock
         self._user_id, self._namespace = user_id, namespace
-        self._entries: Recent[tuple[Scope, str], Entry] = Recent(2048)
-        self._channels: Recent[tuple[Scope, str], Channels] = Recent(256)
-        self._writes: Recent[tuple[Scope, str], tuple[object, ...]] = Recent(2048)
-        self._newest: Recent[Scope, _Newest] = Recent(1024)
+        self._entries: Recent[tuple[Scope, str], CheckpointEntry] = Recent(_KNOWN, weight_of)
+        self._channels: Recent[tuple[Scope, str], Channels] = Recent(_KNOWN, weight_of)
+        self._writes: Recent[tuple[Scope, str], Writes] = Recent(_KNOWN, weight_of)
+        self._newest: Recent[Scope, _Newest] = Recent(4096, lambda known: 1 + len(known.points))
 
     def _scope(self, thread_id: object = None, user_id: object = None) -> Scope:
         """A thread, or all threads of the user."""
@@ -178,7 +192,7 @@ class Threads:
             known = await self._channels_of(scope, before) if before else None
             before = before if known is not None else None
             pieces, channels = changes(known or {}, checkpoint, new_versions, self._serde)
-            entry = Entry(before, parent, *dumped, pieces)
+            entry = CheckpointEntry(before, parent, *dumped, pieces)
             try:
                 await self._append(scope, entry.pack(), id=id, parent=before, attributes=about)
             except NotFound:  # another process removed the parent
@@ -217,7 +231,7 @@ class Threads:
             held = (await self._state(scope, point))[1] if point and "ns" in point.attributes else None
         return held
 
-    async def _state(self, scope: Scope, point: Checkpoint) -> tuple[Entry, Channels]:
+    async def _state(self, scope: Scope, point: Checkpoint) -> tuple[CheckpointEntry, Channels]:
         """A checkpoint and its channels; reads what is behind the nearest ancestor whose channels are known."""
         size = 2
         while True:
@@ -232,16 +246,16 @@ class Threads:
                 return log[0][1], channels
             size *= 8
 
-    async def _log(self, scope: Scope, point: Checkpoint, size: int) -> Sequence[tuple[str, Entry]]:
+    async def _log(self, scope: Scope, point: Checkpoint, size: int) -> Sequence[tuple[str, CheckpointEntry]]:
         """A checkpoint and those it continues, nearest first, at most `size`."""
-        log, id = list[tuple[str, Entry]](), point.id
+        log, id = list[tuple[str, CheckpointEntry]](), point.id
         while len(log) < size and id is not None and (entry := self._entries.get((scope, id))) is not None:
             log.append((id, entry))
             id = entry.before
         if id is None or len(log) == size:
             return log
         found = await self._store.recorded(scope, point.id, kind=_KIND, after=max(0, point.position - size))
-        log = [(one.id, Entry.unpack(one.body)) for one in reversed(found)]
+        log = [(one.id, CheckpointEntry.unpack(one.body)) for one in reversed(found)]
         for id, entry in reversed(log):
             self._entries.put((scope, id), entry)
         return log
@@ -267,17 +281,17 @@ class Threads:
             except NotFound:  # another process removed those before
                 self._writes.pop((scope, id))
                 held = ()
-        self._writes.put((scope, id), (*held, body))
+        self._writes.put((scope, id), (*held, unpacked(body)))
 
-    async def _writes_of(self, scope: Scope, id: str) -> tuple[object, ...]:
-        """The bodies of all writes that were put for a checkpoint, oldest first."""
+    async def _writes_of(self, scope: Scope, id: str) -> Writes:
+        """All that was written at a checkpoint."""
         held = self._writes.get((scope, id)) or ()
         count, last = len(held), None
         while (found := await self._store.load(scope, f"{id}+{count + 1}")) is not None:
             count, last = count + 1, found
         if last is not None:
             fresh = await self._store.recorded(scope, last.id, kind=_KIND, after=last.position - (count - len(held)))
-            held = (*held, *(one.body for one in fresh))
+            held = (*held, *(unpacked(one.body) for one in fresh))
         self._writes.put((scope, id), held)
         return held
 
@@ -306,6 +320,8 @@ class Threads:
     async def copy_thread(self, source_id: str, target_id: str) -> None:
         """Copy a thread; what a removed checkpoint had is copied with those that continue it."""
         source, target = self._scope(source_id), self._scope(target_id)
+        if await self._store.sessions(target):
+            raise StoreConflict(f"thread {target_id!r} is already there; copy into a new one, or delete it before")
         copied: dict[str, int] = {}
         for point in reversed(await self._store.list(source)):
             is_whole = point.parent in copied or "writes" not in point.attributes
@@ -347,7 +363,7 @@ class Threads:
         scope, point = await self._point(config)
         if point is None:
             return {name: {"writes": []} for name in channels}
-        size, log, ends = 32, list[tuple[str, Entry]](), dict[str, tuple[int, int] | None]()
+        size, log, ends = 32, list[tuple[str, CheckpointEntry]](), dict[str, tuple[int, int] | None]()
         while True:
             found = await self._log(scope, point, size)
             log = found[1:]
@@ -361,13 +377,13 @@ class Threads:
             for id, _ in reversed(log if end is None else log[: end[0] + 1]):
                 held = self._writes.get((scope, id))  # an ancestor has all that its children are made of
                 held = await self._writes_of(scope, id) if held is None else held
-                writes += [write for write in merged_writes(held, self._serde) if write[1] == name]
+                writes += merged_writes(held, self._serde, only=name)
             history[name] = {"writes": writes}
             if end is not None:
                 history[name]["seed"] = await self._value(scope, point, name, log[end[1]])
         return history
 
-    async def _value(self, scope: Scope, point: Checkpoint, name: str, at: tuple[str, Entry]) -> Any:
+    async def _value(self, scope: Scope, point: Checkpoint, name: str, at: tuple[str, CheckpointEntry]) -> Any:
         """What a channel holds since an ancestor of a checkpoint, which says so."""
         channel = next(piece for piece in at[1].pieces if piece.name == name)
         if channel.start:  # the rest of a list: from the beginning
@@ -381,7 +397,7 @@ class Threads:
         return channel.onto(None, self._serde).value(self._serde)
 
 
-def _seed(ancestors: Sequence[Entry], name: str) -> tuple[int, int] | None:
+def _seed(ancestors: Sequence[CheckpointEntry], name: str) -> tuple[int, int] | None:
     """Of ancestors, nearest first: the first at which a channel has a value, and the one that says which."""
     first = 0
     for n, entry in enumerate(ancestors):
