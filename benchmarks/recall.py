@@ -102,7 +102,7 @@ def measure(name: str, method: Method, corpora: Sequence[Corpus], progress: Prog
 
 
 def tokens_needed(way: Loom, corpora: Sequence[Corpus], share: float = 0.8) -> None:
-    """The smallest budget that shows a share of the evidence, counted by what recall shows of each hit."""
+    """The smallest budget that shows a share of the evidence: recall fills one as pack() does, best hits first."""
     within: dict[int, list[float]] = {budget: [] for budget in BUDGETS}
     for corpus in corpora:
         with way.remembered(corpus) as numbers:
@@ -112,13 +112,22 @@ def tokens_needed(way: Loom, corpora: Sequence[Corpus], share: float = 0.8) -> N
                 hits = way.recalled(corpus, question, limit=DEPTH).hits
                 turns = [corpus.turns[numbers[hit.item.id]] for hit in hits]
                 places = [turn.session if corpus.level == "session" else turn.id for turn in turns]
-                used = np.cumsum([estimate_tokens(hit.text) for hit in hits])
+                sizes = [estimate_tokens(hit.text) for hit in hits]
                 for budget, shares in within.items():
-                    shown = set(places[: int(np.searchsorted(used, budget, side="right"))])
+                    shown = set(_that_fit(places, sizes, budget))
                     shares.append(len(question.evidence & shown) / len(question.evidence))
     enough = next((budget for budget, shares in within.items() if np.mean(shares) >= share), None)
-    shown = ", ".join(f"{budget}: {100 * np.mean(shares):.0f}%" for budget, shares in within.items())
+    shown = ", ".join(f"{budget}: {100 * np.mean(shares):.1f}%" for budget, shares in within.items())
     print(f"Tokens for {share:.0%} of the evidence: {enough or f'more than {BUDGETS[-1]}'} ({shown})\n")
+
+
+def _that_fit(places: Sequence[str], sizes: Sequence[float], budget: int) -> Iterator[str]:
+    """What `recall(budget=)` gives of these: a hit that is too long for what is left is passed over."""
+    left = float(budget)
+    for place, size in zip(places, sizes, strict=True):
+        if size <= left:
+            left -= size
+            yield place
 
 
 def abstention(way: Loom, corpora: Sequence[Corpus]) -> None:

@@ -162,39 +162,56 @@ def _beam_question(item: dict[str, Any], ability: str, now: datetime, until: int
 def longmemeval(folder: Path) -> Iterator[Corpus]:
     """All sessions of all questions in one memory; a round is a message of the user with its answer."""
     items = _longmemeval_items(folder)
-    turns = tuple(turn for item in items for turn in _longmemeval_turns(item))
+    turns = _longmemeval_turns(items)
     for name, part in (("longmemeval, fitted", items[::2]), ("longmemeval, held out", items[1::2])):
         questions = tuple(_longmemeval_question(item, len(turns)) for item in part)
         yield Corpus(name, "turn", name.endswith("held out"), turns, questions)
 
 
 def longmemeval_48(folder: Path) -> Iterator[Corpus]:
-    """Every fourth question over its own sessions among others, 48 together."""
+    """Every fourth question over its own sessions among others, 48 together; then as many of those fitted on."""
     items = _longmemeval_items(folder)
-    for number, item in enumerate(items[1::4]):
-        others = [other for other in items if other is not item]
-        random.Random(number).shuffle(others)
-        chosen = [item]
-        while sum(len(one["haystack_sessions"]) for one in chosen) < 48:
-            chosen.append(others.pop())
-        order = sorted(chosen, key=lambda one: one["haystack_dates"][0])
-        turns = tuple(turn for one in order for turn in _longmemeval_turns(one))
-        yield Corpus(f"longmemeval 48 {number}", "turn", True, turns, (_longmemeval_question(item, len(turns)),))
+    for held_out, first in ((True, 1), (False, 0)):
+        for number, item in enumerate(items[first::4]):
+            others = [other for other in items if other is not item]
+            random.Random(number).shuffle(others)
+            chosen = [item]
+            while sum(len(one["haystack_sessions"]) for one in chosen) < 48:
+                chosen.append(others.pop())
+            turns = _longmemeval_turns(sorted(chosen, key=lambda one: one["haystack_dates"][0]))
+            name = f"longmemeval 48 {number}{'' if held_out else ', fitted'}"
+            yield Corpus(name, "turn", held_out, turns, (_longmemeval_question(item, len(turns)),))
 
 
 def _longmemeval_items(folder: Path) -> list[dict[str, Any]]:
+    """The questions. A session that two of them have under two names gets one: a memory shows the same words once."""
     with gzip.open(folder / "longmemeval" / "oracle_dev.json.gz", "rt", encoding="utf-8") as file:
-        return json.load(file)
+        items: list[dict[str, Any]] = json.load(file)
+    names: dict[str, str] = {}
+    for item in items:
+        pairs = zip(item["haystack_session_ids"], item["haystack_sessions"], strict=True)
+        item["haystack_session_ids"] = [
+            names.setdefault(json.dumps([message["content"] for message in messages]), name) for name, messages in pairs
+        ]
+    return items
 
 
-def _longmemeval_turns(item: dict[str, Any]) -> Iterator[Turn]:
-    for session, date, messages in zip(
-        item["haystack_session_ids"], item["haystack_dates"], item["haystack_sessions"], strict=True
-    ):
-        begin = _longmemeval_date(date)
-        for position, (name, message) in enumerate(zip(_rounds(session, messages), messages, strict=True)):
-            at = begin + timedelta(minutes=position)
-            yield Turn(name, session, position, message["role"], message["content"] or "-", at)
+def _longmemeval_turns(items: list[dict[str, Any]]) -> tuple[Turn, ...]:
+    """All turns of the sessions of some questions, each session once."""
+    turns: dict[str, list[Turn]] = {}
+    for item in items:
+        for session, date, messages in zip(
+            item["haystack_session_ids"], item["haystack_dates"], item["haystack_sessions"], strict=True
+        ):
+            begin = _longmemeval_date(date)
+            turns.setdefault(
+                session,
+                [
+                    Turn(name, session, position, m["role"], m["content"] or "-", begin + timedelta(minutes=position))
+                    for position, (name, m) in enumerate(zip(_rounds(session, messages), messages, strict=True))
+                ],
+            )
+    return tuple(turn for part in turns.values() for turn in part)
 
 
 def _rounds(session: str, messages: list[dict[str, Any]]) -> Iterator[str]:

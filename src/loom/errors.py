@@ -149,14 +149,19 @@ class EmbedderMismatch(StoreError):
     """The store holds vectors of another embedder."""
 
     def __init__(self, stored: str, given: str) -> None:
-        is_large = stored.startswith("openai:text-embedding-3-large:")
-        name = "openai-large" if is_large else stored.partition(":")[0]
+        name = _embedder_name(stored)
         extra = f" (pip install 'loom-engine[{name}]')" if name in _EMBEDDER_EXTRAS else ""
+        # An earlier version of the same embedder cannot be asked for by its name: that is this version.
+        other = "" if name == _embedder_name(given) else f" or open it with embedder={name!r}{extra}"
         super().__init__(
-            f"this store holds vectors from {stored}, but the engine uses {given}; "
-            f"run `loom memory reembed` or open it with embedder={name!r}{extra}"
+            f"this store holds vectors from {stored}, but the engine uses {given}; run `loom memory reembed`{other}"
         )
         self.stored, self.given = stored, given
+
+
+def _embedder_name(identity: str) -> str:
+    """The name that an embedder is opened by."""
+    return "openai-large" if identity.startswith("openai:text-embedding-3-large:") else identity.partition(":")[0]
 
 
 class FormatTooNew(StoreError):

@@ -107,6 +107,18 @@ async def test_a_file_of_a_local_embedder_that_is_not_installed_names_the_extra_
         assert all("dense" in hit.why for hit in found)
 
 
+async def test_a_file_of_an_earlier_version_of_the_default_can_only_be_embedded_again(tmp_path: Path) -> None:
+    place = f"sqlite:{tmp_path / 'm.db'}"
+    async with open_memory(place, embedder=FarAway("static:1:8")) as memory:
+        await memory.remember("The boat is red.", **ALICE)
+    async with open_memory(place) as memory:
+        found = await memory.recall("boat", **ALICE)
+        assert found.hits
+        assert found.notes[0].endswith("run `loom memory reembed`")
+        assert (await memory.reembed()).records == 1
+        assert (await memory.recall("boat", **ALICE)).notes == ()
+
+
 async def test_an_embedder_that_was_named_is_not_exchanged_for_another(tmp_path: Path) -> None:
     place = f"sqlite:{tmp_path / 'm.db'}"
     async with open_memory(place, embedder=HashEmbedder(64)) as memory:
