@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import loom.adapters
-from loom import MissingExtra, UsageError, open_memory
+from loom import Memory, MissingExtra, UsageError, open_memory
 from loom.adapters._shared import home_of_checkpoints, home_of_memory
 
 pytestmark = pytest.mark.anyio
@@ -73,6 +73,29 @@ async def test_what_is_given_runs_on_the_loop_that_calls_and_what_is_opened_on_i
     await opened.aclose()
     with pytest.raises(UsageError, match="closed"):
         await opened.call(thread)
+
+
+async def test_a_memory_that_was_given_may_be_used_by_one_loop_at_a_time():
+    memory = open_memory()
+    home, began, end = home_of_memory(memory), threading.Event(), asyncio.Event()
+
+    async def wait(_: object) -> None:
+        began.set()
+        await end.wait()
+
+    async def remember(given: Memory) -> None:
+        await given.remember("something", user_id="ann")
+
+    task = asyncio.create_task(home.call(wait))
+    await asyncio.to_thread(began.wait)
+    await home.call(remember)  # the same loop
+    with pytest.raises(UsageError, match="another event loop"):
+        await asyncio.to_thread(lambda: asyncio.run(home.call(remember)))
+    end.set()
+    await task
+    await asyncio.to_thread(lambda: asyncio.run(home.call(remember)))  # one after the other
+    await home.call(remember)
+    await memory.aclose()
 
 
 async def test_cancelling_a_call_cancels_the_work():

@@ -12,6 +12,8 @@ from pathlib import Path
 from subprocess import run
 from typing import Any
 
+import pytest
+
 from loom import Memory
 from loom.adapters._shared import Home
 from tests.adapters.helpers import episodes
@@ -114,6 +116,8 @@ KINDS = {
 
 def write_all(kind: str, url: str, user: str, *, processes: int = 8, appends: int = 25) -> set[str]:
     """Write from many processes, each with five loops in threads; returns what they wrote."""
+    if not hasattr(os, "fork"):
+        pytest.skip("there is no fork here")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", __name__, kind, url, user, str(processes), str(appends)]
     done = run(command, cwd=Path(__file__).parents[2], env=env, capture_output=True, text=True, check=False)

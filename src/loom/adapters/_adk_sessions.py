@@ -60,7 +60,8 @@ class LoomSessionService(Owner, BaseSessionService):
 
         await self._home.call(create)
         made = await self.get_session(app_name=app_name, user_id=user_id, session_id=id)
-        assert made is not None
+        if made is None:
+            raise SessionNotFoundError(f"Session {id} was deleted while it was made.")
         return made
 
     async def get_session(

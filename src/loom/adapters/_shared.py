@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from threading import Lock
 from types import TracebackType
@@ -36,11 +38,13 @@ class Home(Generic[_T]):
 
     Opened here, of a URL, it has a loop of its own in a thread: any loop of any thread may call, and blocking code too.
     Given as an object it stays with the loop that calls, and is left open; blocking code then calls on a loop in a
-    thread, which is ended.
+    thread, which is ended. With `one_loop`, an object that two loops use at one time raises UsageError: a memory would
+    wait for ever, because its locks belong to a loop.
     """
 
-    def __init__(self, of: _T, *, owns: bool) -> None:
-        self.of, self.owns = of, owns
+    def __init__(self, of: _T, *, owns: bool, one_loop: bool = False) -> None:
+        self.of, self.owns, self._one_loop = of, owns, one_loop
+        self._calls: Counter[object] = Counter()
         self._portal: Portal | None = None
         self._is_closed = False
         self._lock = Lock()
@@ -49,8 +53,26 @@ class Home(Generic[_T]):
     async def call(self, function: Callable[[_T], Awaitable[_R]]) -> _R:
         """Call it from async code."""
         if not self.owns:
-            return await function(self.of)
+            with self._on_this_loop():
+                return await function(self.of)
         return await asyncio.wrap_future(self._thread().start(partial(function, self.of)))
+
+    @contextmanager
+    def _on_this_loop(self) -> Generator[None]:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if self._one_loop and self._calls.total() > self._calls[loop]:
+                raise UsageError(
+                    "this memory was given as an object, and another event loop is using it; give the adapter a URL, "
+                    "and it can be used from any thread"
+                )
+            self._calls[loop] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls[loop] -= 1
+                self._calls += Counter()  # drops loops that wait for nothing
 
     def run(self, function: Callable[[_T], Awaitable[_R]]) -> _R:
         """Call it from blocking code, and wait."""
@@ -112,7 +134,7 @@ class Owner:
 
 def home_of_memory(memory: str | Mapping[str, Any] | Memory) -> Home[Memory]:
     """The home of a memory: of an open one, or of one to open."""
-    return Home(open_memory(memory), owns=not isinstance(memory, Memory))
+    return Home(open_memory(memory), owns=not isinstance(memory, Memory), one_loop=True)
 
 
 def home_of_checkpoints(store: str | CheckpointStore) -> Home[CheckpointStore]:
