@@ -351,6 +351,23 @@ def test_lines_in_an_array_are_read_the_same(read):
     assert spoken(main) == expected
 
 
+@pytest.mark.parametrize(
+    "first",
+    [
+        {"type": "queue-operation", "operation": "enqueue", "content": "Hi.", "sessionId": SESSION},
+        {"type": "file-history-snapshot", "messageId": "u1", "snapshot": {}},
+        {"type": "mode", "mode": "normal", "sessionId": SESSION},
+        {"type": "not-known-yet", "sessionId": SESSION, "data": {"content": "x"}},
+        {"type": "summary", "summary": "A talk", "leafUuid": "a2"},
+    ],
+)
+def test_a_file_is_known_whatever_its_first_line_is(read, first):
+    lines, expected, left = CASES["rewound"]
+    (main,) = read(first, *lines)
+    assert (main.program, spoken(main)) == ("claude-code", expected)
+    assert reasons(main) == {1: "event"} | {line + 1: reason for line, reason in left.items()}
+
+
 def test_parents_in_a_circle_end(read):
     (main,) = read(user("u1", "u2", "One."), user("u2", "u1", "Two."))
     assert spoken(main) == ["user: One.", "user: Two."]

@@ -138,6 +138,11 @@ def test_a_picture_has_no_words(read):
     assert spoken(one) == ["user: What is it?"]
 
 
+def test_a_line_of_a_new_type_may_come_first(read):
+    one = read(line("not_known_yet", {"x": 1}), *TALK)
+    assert (one.program, one.session_id, len(one.texts)) == ("codex", "one", 5)
+
+
 def test_old_files_without_an_envelope(read):
     old = {"id": "old", "timestamp": "2025-07-01T10:00:00.000Z", "instructions": None}
     message = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi."}]}

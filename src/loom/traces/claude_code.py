@@ -41,6 +41,7 @@ _CONTINUED: Final = "This session is being continued from a previous conversatio
 """How a summary begins; older versions did not mark it."""
 _MADE: Final = ("isMeta", "sourceToolUseID", "planContent")
 """Marks of a prompt that the program wrote: its own, that of a skill, the plan that a model made."""
+_MESSAGE_KEYS: Final = frozenset({"role", "author", "speaker", "text", "messages", "input", "traceId"})
 _BOUNDARIES: Final = ("compact_boundary", "microcompact_boundary")
 
 
@@ -48,9 +49,10 @@ def is_claude_code(record: JsonObject) -> bool:
     """Whether a line is one of Claude Code."""
     if not isinstance(record.get("type"), str) or "payload" in record:
         return False
-    if {"parentUuid", "leafUuid", "isSidechain"} & record.keys() or ("sessionId" in record and "uuid" in record):
+    if {"parentUuid", "leafUuid", "isSidechain"} & record.keys() or record["type"] == "file-history-snapshot":
         return True
-    return record["type"] in {"file-history-snapshot", "queue-operation", *_TITLES, "last-prompt", "permission-mode"}
+    # The first line may be of a type that is new; only messages of other programs have their words beside the session.
+    return "sessionId" in record and ("uuid" in record or not _MESSAGE_KEYS & record.keys())
 
 
 @dataclass(slots=True)

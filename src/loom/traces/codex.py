@@ -44,6 +44,8 @@ _COUNTS: Final = ("input_tokens", "cached_input_tokens", "cache_write_input_toke
 
 def is_codex(record: JsonObject) -> bool:
     """Whether a line is one of Codex."""
+    if {"timestamp", "type", "payload"} <= record.keys():
+        return True
     if record.get("type") in _TYPES and ("payload" in record or "usage" in record):
         return True
     # The first line of old files is the meta data itself.
