@@ -82,7 +82,7 @@ class Upkeep:
         return self._held.get(user, NO_MOVES)
 
     async def queue(self, user: Scope | None) -> None:
-        """Queue what accesses made due, and a check of every layer: of a user, or of all whose accesses made any due."""
+        """Queue what accesses made due, and a check of every layer: of a user, or of all that have some due."""
         waiting = [one for one, due in self._held.items() if due.back or due.kinds]
         for one in waiting if user is None else [user]:
             due = self.held(one)
