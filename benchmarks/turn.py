@@ -3,9 +3,10 @@
     python benchmarks/turn.py FOLDER [--sizes 10,1000,10000,100000] [--turns 60] [--store postgres|redis] [--backlog]
 
 Each size is a user with so many remembered turns, whose jobs have run; with `--backlog` none has, as after an import.
-Turns of a conversation follow each other: recall, profile, answer, save, remember, facts by rules. The floor beside it,
-in the same run, keeps the two texts with FTS5 and a vector, and finds ten by both. `--profile` prints where the time
-goes at the last size, `--keep FOLDER` keeps the filled files for the next run. FOLDER holds LoCoMo.
+Turns of a conversation follow each other: recall, profile, answer, save, remember, facts by rules. The floor takes its
+turns in between: it embeds the question, finds the best by FTS5 and by numpy, and keeps two texts and vectors in one
+durable commit. `--profile` prints where the time goes at the last size, `--keep FOLDER` keeps the filled files for the
+next run. FOLDER holds LoCoMo.
 """
 
 from __future__ import annotations
@@ -21,24 +22,30 @@ import time
 from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import anyio
+import numpy as np
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from scale_data import questions, texts
+from scale_floor import POOL, fill_fts, make_fts
 
 from loom import Agent, Memory, open_memory
 from loom.core.message import TextPart, Usage
 from loom.core.scope import Scope
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse
+from loom.providers.embedding.local import embed_static
 from loom.testing.servers import postgres, redis
+from loom.text.words import query_terms
 
 BATCH = 500
+ANSWER = "All right, noted."
 WARM = 5
 """Turns that are not counted: they open files and load vectors."""
 
@@ -51,7 +58,7 @@ class Instant:
     reads_text = False
 
     async def complete(self, request: ModelRequest) -> ModelResponse:  # noqa: ARG002  (looks at nothing)
-        parts = (TextPart("All right, noted."),)
+        parts = (TextPart(ANSWER),)
         return ModelResponse(parts=parts, stop="end", usage=Usage(input=10, output=4), model=self.name)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
@@ -75,12 +82,44 @@ async def fill(memory: Memory, folder: Path, size: int, *, settled: bool) -> Non
         pass
 
 
-async def turns_of(url: str, given: argparse.Namespace, size: int, *, profile: bool) -> list[float]:
-    """Milliseconds of CPU of each turn of one conversation, the first ones included."""
+class Floor:
+    """The least that a turn of a user with so many remembered turns takes."""
+
+    def __init__(self, path: Path, folder: Path, size: int) -> None:
+        self._db = make_fts(path)
+        said = list(islice(texts(folder), size))
+        fill_fts(self._db, said)
+        self._db.execute("CREATE TABLE vectors (data BLOB)")
+        self._db.execute("PRAGMA synchronous=FULL").fetchall()
+        self._matrix = np.stack(embed_static(said)).astype(np.float32)
+
+    def turn(self, text: str) -> float:
+        """Milliseconds of CPU of a turn."""
+        start = time.process_time()
+        (asked,) = embed_static([text])
+        words = " OR ".join(f'"{term}"' for term in query_terms(text))
+        sql = "SELECT rowid, text FROM said WHERE said MATCH ? ORDER BY rank LIMIT ?"
+        self._db.execute(sql, (words, POOL)).fetchall()
+        np.argpartition(np.vecdot(self._matrix, asked), -min(POOL, len(self._matrix)))
+        new = [text, ANSWER]
+        self._db.execute("BEGIN")
+        self._db.executemany("INSERT INTO said VALUES (?)", [(one,) for one in new])
+        self._db.executemany("INSERT INTO vectors VALUES (?)", [(vector.tobytes(),) for vector in embed_static(new)])
+        self._db.execute("COMMIT")
+        return (time.process_time() - start) * 1000
+
+    def close(self) -> None:
+        self._db.close()
+
+
+async def turns_of(
+    url: str, given: argparse.Namespace, size: int, *, profile: bool, floor: Floor | None
+) -> tuple[list[float], list[float]]:
+    """Milliseconds of CPU of each turn of one conversation, the first ones included; and those of the floor."""
     async with open_memory(url, facts="rules") as memory:
         if not await memory.store.list(Scope(memory.namespace, "alice"), limit=1):
             await fill(memory, given.folder, size, settled=not given.backlog)
-    chance, spent = random.Random(0), list[float]()
+    chance, spent, least = random.Random(0), list[float](), list[float]()
     watch = cProfile.Profile() if profile else nullcontext()
     async with Agent("You are helpful.", model=Instant(), memory=url, facts="rules") as agent:
         for place, question in enumerate(questions(given.folder, given.turns + WARM)):
@@ -89,10 +128,11 @@ async def turns_of(url: str, given: argparse.Namespace, size: int, *, profile: b
             with watch if place >= WARM else nullcontext():
                 await agent.run(text, user_id="alice", session_id="now")
             spent.append((time.process_time() - start) * 1000)
+            least += [floor.turn(text)] if floor is not None else []
     if isinstance(watch, cProfile.Profile):
         pstats.Stats(watch).sort_stats("cumulative").print_stats(90)
         pstats.Stats(watch).sort_stats("tottime").print_stats(40)
-    return spent
+    return spent, least
 
 
 @contextmanager
@@ -120,15 +160,16 @@ async def filled(url: str, given: argparse.Namespace, size: int) -> None:
         await fill(memory, given.folder, size, settled=not given.backlog)
 
 
-def row(size: int, spent: list[float]) -> dict[str, Any]:
+def row(size: int, spent: list[float], least: list[float]) -> dict[str, Any]:
     counted = spent[WARM:]
-    return {
+    found = {
         "remembered": size,
         "first": spent[0],
         "p50": median(counted),
         "p95": quantiles(counted, n=20)[-1],
         "last ten": median(counted[-10:]),
     }
+    return {**found, "floor p50": median(least[WARM:])} if least else found
 
 
 def main() -> None:
@@ -147,7 +188,11 @@ def main() -> None:
     for size in sizes:
         with place_of(given, size) as url:
             profile = given.profile and size == sizes[-1]
-            found.append(row(size, anyio.run(partial(turns_of, url, given, size, profile=profile))))
+            with TemporaryDirectory() as folder:
+                floor = Floor(Path(folder) / "floor.db", given.folder, size) if given.store == "sqlite" else None
+                found.append(row(size, *anyio.run(partial(turns_of, url, given, size, profile=profile, floor=floor))))
+                if floor is not None:
+                    floor.close()
     if given.json:
         print(json.dumps(found))
         return

@@ -77,8 +77,15 @@ class PlainKeys(SqliteStore):
     """Writes keys as an older Loom did."""
 
     async def write(self, scope, **change):
-        keys = {id: {kind: str(text) for kind, text in texts.items()} for id, texts in change.pop("keys", {}).items()}
-        return await super().write(scope, keys=keys, **change)
+        return await super().write(scope, **plain(change))
+
+    async def write_embedded(self, scope, vectors, **change):
+        return await super().write_embedded(scope, vectors, **plain(change))
+
+
+def plain(change):
+    keys = {id: {kind: str(text) for kind, text in texts.items()} for id, texts in change.pop("keys", {}).items()}
+    return {**change, "keys": keys}
 
 
 async def test_a_file_of_the_format_before_is_read_and_goes_on(tmp_path, monkeypatch):

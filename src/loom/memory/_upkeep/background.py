@@ -82,7 +82,7 @@ class Upkeep:
         return self._held.get(user, NO_MOVES)
 
     async def queue(self, user: Scope | None) -> None:
-        """Queue a check of every layer of a user, and what accesses made due; of all users, the latter alone."""
+        """Queue what accesses made due, and a check of every layer: of a user, or of all that have some due."""
         waiting = [one for one, due in self._held.items() if due.back or due.kinds]
         for one in waiting if user is None else [user]:
             due = self.held(one)
@@ -139,6 +139,10 @@ class Upkeep:
         for user in [*self._waiting][:LAST_USERS]:
             with suppress(LoomError):  # the jobs stay queued for the next start
                 await self._run(user)
+        with suppress(
+            LoomError
+        ):  # of the other users: accesses are counted, so that the next recall finds it due again
+            await self.queue(None)
 
     def _start_all(self, loop: asyncio.AbstractEventLoop) -> None:
         for user in [*self._waiting]:
