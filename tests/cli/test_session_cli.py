@@ -194,6 +194,6 @@ def test_requests(loom, store):
     assert sum(one["usage"]["input"] for one in found) == last["usage"]["input"]
     assert found[0]["cache_read"] is None, "not reported is not zero"
     assert len(data(loom("requests", "trip", "--at", "2", "--json"))) == 2
-    assert "no conversation 'nothing'" in loom("requests", "nothing", code=1).stderr
+    assert "no conversation 'nothing'" in loom("requests", "nothing", code=2).stderr
     by_url = run_loom([LOOM, "session", "requests", "trip", "--url", f"sqlite:{store}", "--user", "ann", "--json"])
     assert data(by_url) == found

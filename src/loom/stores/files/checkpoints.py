@@ -33,7 +33,7 @@ from loom.core.log import Checkpoint, LogEntry
 from loom.core.message import JSON, Part
 from loom.core.scope import Scope
 from loom.errors import StoreError, StoreUnavailable, UsageError
-from loom.stores._packed import ALL, Wanted, no_body
+from loom.stores._packed import ALL, LogSlice, no_body
 from loom.stores.base import damage_at, lock_handle, reading, unlock_handle
 from loom.stores.checkpoints import Action, BaseCheckpointStore, MemoryTree, Removed, T, TreeNode, finish
 
@@ -353,7 +353,7 @@ class _UserLog(MemoryTree[_FramePlace]):
             self.close()  # nothing was removed from the file, so it is read again
             raise
 
-    def read(self, nodes: Sequence[_LogNode], wanted: Wanted = ALL) -> list[LogEntry]:
+    def read(self, nodes: Sequence[_LogNode], wanted: LogSlice = ALL) -> list[LogEntry]:
         """The entries of saves, in order, or those of them that are wanted."""
         frames: dict[int, Data] = {}
 

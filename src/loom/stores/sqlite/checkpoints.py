@@ -25,7 +25,7 @@ from loom.core.message import JSON, Part
 from loom.core.scope import Scope
 from loom.stores import _packed as packing
 from loom.stores import checkpoints as kernel
-from loom.stores._packed import ALL, Wanted
+from loom.stores._packed import ALL, LogSlice
 from loom.stores._sql import from_micros, to_micros
 from loom.stores.base import UNREADABLE, described, reading
 from loom.stores.checkpoints import Action, BaseCheckpointStore, Matching, Removed, Saved, T, TreeLink, TreePort
@@ -165,7 +165,7 @@ class _SqliteSaves(TreePort[int]):
         found = rows(self._db, f"SELECT node {_SAVED}{which} ORDER BY node DESC", *self._user, *values)
         return [int(node) for (node,) in found]
 
-    async def log(self, session_id: str, id: str, wanted: Wanted) -> list[LogEntry] | None:
+    async def log(self, session_id: str, id: str, wanted: LogSlice) -> list[LogEntry] | None:
         last = _UNBOUNDED if wanted.last is None else wanted.last
         found = rows(self._db, _LOG, *self._user, session_id, id, wanted.whole, last)
         return _unpacked(self._db, found, wanted) if found else None
@@ -320,7 +320,7 @@ def _hash(body: bytes) -> int:
     return int.from_bytes(sha256(body).digest()[:8], signed=True)
 
 
-def _unpacked(db: Database, found: Sequence[tuple[bytes]], wanted: Wanted = ALL) -> list[LogEntry]:
+def _unpacked(db: Database, found: Sequence[tuple[bytes]], wanted: LogSlice = ALL) -> list[LogEntry]:
     with reading("the log of a session", but=(apsw.Error,)):
         saves: list[list[Data]] = codec.all_from_bytes([data for (data,) in found])
         entries = wanted.chosen([entry for save in saves for entry in save])

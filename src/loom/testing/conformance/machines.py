@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from loom.core.filter import And, Eq, Filter, In, Not, Or, Range
-from loom.core.log import Checkpoint, LogEntry, LoggedMessage
+from loom.core.log import Checkpoint, LogEntry, LoggedMessage, Recorded
 from loom.core.message import Message, TextPart, ToolCallPart, Usage
 from loom.core.record import Episode, Fact, Layer, Record, WorkingBlock, rank_key
 from loom.core.scope import Scope
@@ -301,7 +301,11 @@ MESSAGES = st.one_of(
     CHECKPOINT_TEXTS.map(lambda text: Message("user", (TextPart(text), TextPart("tea")))),
     CHECKPOINT_TEXTS.map(lambda text: Message("assistant", (ToolCallPart("t", "look", {"q": [text]}),))),
 )
-ENTRIES = st.lists(st.builds(LoggedMessage, CHECKPOINT_IDS, st.just(START), MESSAGES), max_size=3).map(tuple)
+ENTRY = st.one_of(
+    st.builds(LoggedMessage, CHECKPOINT_IDS, st.just(START), MESSAGES),
+    st.builds(Recorded, CHECKPOINT_IDS, st.just(START), st.just("test"), st.sampled_from(["tea", b"tea", {"q": [1]}])),
+)
+ENTRIES = st.lists(ENTRY, max_size=3).map(tuple)
 CHECKPOINTS = st.builds(a_checkpoint, CHECKPOINT_IDS, parent=st.none() | CHECKPOINT_IDS, position=st.integers(0, 6))
 USAGES = st.builds(Usage, input=st.integers(0, 3), output=st.integers(0, 3))
 
@@ -386,6 +390,40 @@ class CheckpointStoreMachine(Machine):
         due = self.oracle.save(scope, checkpoint, entries, head)
         with pytest.raises(due) if due else nullcontext():
             self.ask(self.store.save, scope, checkpoint, entries=entries, head=head)
+
+    @rule(who=OWNERS, entries=ENTRIES, once=st.booleans())
+    def append(self, who: CheckpointOwner, entries: tuple[LogEntry, ...], once: bool) -> None:
+        """Entries behind the newest checkpoint, all of them or those that its log does not hold."""
+        scope, self.changed = self.scope(who), True
+        newest = self.oracle.find(scope, None)
+        before = newest.history if newest else ()
+        held = {entry.id for entry in before} if once else set[str]()
+        fresh = tuple({e.id: e for e in reversed(entries) if e.id not in held}.values())[::-1] if once else entries
+        made = self.ask(self.store.append, scope, entries, once=once)
+        if newest is not None and once and entries and not fresh:
+            assert made == newest.checkpoint
+            return
+        view = newest.checkpoint if newest else a_checkpoint(session_id=scope.session_id or "")
+        due = replace(
+            view, id=made.id, at=self.clock.now(), position=len(before) + len(fresh),
+            parent=newest.checkpoint.id if newest else None, format_version=made.format_version,
+        )  # fmt: skip
+        assert made == due
+        self.oracle.saves.append((scope, SavedLog(made, fresh, before + fresh)))
+
+    @rule(who=OWNERS, at=st.integers(0, 4), after=st.integers(0, 6))
+    def read_from(self, who: CheckpointOwner, at: int, after: int) -> None:
+        """A part of a log, and the sessions of the user."""
+        scope = self.scope(who)
+        held = self.oracle.of(scope)
+        if at < len(held):
+            id, history = held[at].checkpoint.id, held[at].history
+            assert self.ask(self.store.history, scope, id, after=after) == history[after:]
+            recorded = tuple(entry for entry in history[after:] if isinstance(entry, Recorded))
+            assert self.ask(self.store.recorded, scope, id, kind="test", after=after) == recorded
+        newest = {saved.checkpoint.session_id: saved for saved in reversed(self.oracle.of(scope.for_user()))}
+        counted = {one.session_id: one.entries for one in self.ask(self.store.sessions, scope.for_user())}
+        assert counted == {id: len(saved.history) for id, saved in newest.items()}
 
     @rule(who=OWNERS, at=st.integers(0, 4), id=CHECKPOINT_IDS)
     def delete(self, who: CheckpointOwner, at: int, id: str) -> None:
