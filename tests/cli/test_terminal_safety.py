@@ -64,6 +64,11 @@ ARGUMENTS = {
     "memory facts": [["--url", "DB", "--user", NAME, "--history"], ["--url", "DB", "--user", f"{NAME}2"]],
     "memory show": [["--url", "DB", "--user", NAME], ["FACT", "--url", "DB", "--user", NAME], [NAME, "--url", "DB"]],
     "memory standing": [["--url", "DB", "--user", NAME], ["--url", "DB", "--user", f"{NAME}2"]],
+    "memory history": [
+        [f"other {NAME}", "--url", "DB", "--user", NAME],
+        ["--url", "DB", "--user", NAME],
+        [NAME, "--url", "DB", "--user", NAME],
+    ],
     "memory confirm": [["WISH", "--url", "DB", "--user", NAME], [NAME, "--url", "DB", "--user", NAME]],
     "memory reject": [["WISH", "--url", "DB", "--user", NAME], [NAME, "--url", "DB", "--user", NAME]],
     "memory stats": [["--url", "DB", "--user", NAME]],
