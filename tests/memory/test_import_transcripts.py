@@ -9,7 +9,7 @@ from loom.core.record import Episode, Fact
 from loom.engine import open_memory_sync
 from loom.memory._upkeep import metabolism
 from tests.traces.claude import SESSION, assistant, boundary, line, queued, text_of, user
-from tests.traces.others import CHATGPT, LANGGRAPH, LETTA, MEM0
+from tests.traces.others import CHATGPT, LANGGRAPH, LETTA, MEM0, NODES
 from tests.traces.rollouts import answered, item, meta, said
 from tests.traces.rollouts import text_of as rollout_of
 
@@ -119,7 +119,7 @@ def test_a_branch_that_was_taken_later_is_added(memory, load):
 
 def test_the_turns_of_an_export_are_known_by_their_place(memory, load):
     assert load(conversations__json=[CHATGPT]).new == 3
-    grown = {**CHATGPT, "current_node": "x", "mapping": {**CHATGPT["mapping"], "x": _node("x", "g", "I ski.")}}
+    grown = {**CHATGPT, "current_node": "x", "mapping": {**NODES, "x": _node("x", "g", "I ski.")}}
     done = load(conversations__json=[grown])
     assert (done.new, done.there) == (1, 3)
     assert {one.session_id for one in records(memory, Episode) if not one.sources} == {"c1"}

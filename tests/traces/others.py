@@ -14,26 +14,22 @@ def node(id, parent, role, *parts, **more):
 
 
 THOUGHTS = {"author": {"role": "assistant"}, "content": {"content_type": "thoughts"}}
-CHATGPT = {
-    "id": "c1",
-    "title": "Trips",
-    "current_node": "g",
-    "mapping": {
-        one["id"]: one
-        for one in [
-            node("r", None, None),
-            node("s", "r", "system", ""),
-            node("h", "s", "user", "I live in Rome.", metadata={"is_visually_hidden_from_conversation": True}),
-            node("a", "h", "user", "Plan a trip."),
-            node("b", "a", "assistant", "To Rome?"),
-            node("c", "a", "assistant", '{"prompt": "a boat"}', recipient="dalle.text2im"),
-            node("d", "c", "tool", "made"),
-            {"id": "e", "parent": "d", "message": THOUGHTS},
-            node("f", "e", "assistant", "To Bergen?"),
-            node("g", "f", "user", "Yes.", {"content_type": "image_asset_pointer"}),
-        ]
-    },
+NODES = {
+    one["id"]: one
+    for one in [
+        node("r", None, None),
+        node("s", "r", "system", ""),
+        node("h", "s", "user", "I live in Rome.", metadata={"is_visually_hidden_from_conversation": True}),
+        node("a", "h", "user", "Plan a trip."),
+        node("b", "a", "assistant", "To Rome?"),
+        node("c", "a", "assistant", '{"prompt": "a boat"}', recipient="dalle.text2im"),
+        node("d", "c", "tool", "made"),
+        {"id": "e", "parent": "d", "message": THOUGHTS},
+        node("f", "e", "assistant", "To Bergen?"),
+        node("g", "f", "user", "Yes.", {"content_type": "image_asset_pointer"}),
+    ]
 }
+CHATGPT = {"id": "c1", "title": "Trips", "current_node": "g", "mapping": NODES}
 
 
 def said(id, parent, sender, *blocks):

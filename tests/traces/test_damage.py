@@ -155,7 +155,7 @@ def test_a_file_without_permission_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(type(closed), "open", refuse)
     found = list(read_transcripts([tmp_path]))
     assert sorted(len(one.texts) for one in found) == [0, 3]
-    with pytest.raises(UsageError, match=r"closed\.jsonl: it cannot be read \(Permission denied\)"):
+    with pytest.raises(UsageError, match=r"closed\.jsonl: it cannot be read \(Permission denied\); check who may"):
         list(read_transcripts([closed]))
 
 

@@ -48,7 +48,8 @@ def pieces_of(path: Path, progress: Callable[[int, int], None] | None = None) ->
                 if progress is not None:
                     progress(done, max(done, size))
     except OSError as error:
-        raise UsageError(f"it cannot be read ({error.strerror}); check the path") from error
+        check = "who may read it" if isinstance(error, PermissionError) else "the path"
+        raise UsageError(f"it cannot be read ({error.strerror}); check {check}") from error
 
 
 def _pipe(path: Path) -> Iterator[bytes]:
@@ -139,7 +140,7 @@ class JsonStream:
                 else:
                     yield line, value
         if broken:  # no line end after it
-            yield broken[0], f"unfinished: the last line was still being written, or cut off ({broken[1]})"
+            yield broken[0], "unfinished: the last line was still being written, or cut off; read it again later"
 
 
 def _object_or_reason(text: bytes) -> dict[str, Any] | str:
