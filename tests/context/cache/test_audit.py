@@ -361,6 +361,11 @@ def test_the_page_loads_nothing_and_escapes_what_it_shows() -> None:
     assert not any(name.startswith("on") for _, attrs in tags_of(page) for name in attrs)
 
 
+def test_half_a_character_in_a_title_or_a_path_can_be_written() -> None:
+    page = audit_page(audit_transcripts([session(call(0, 0, 40_000), title="x\ud83d", path="\udcff.jsonl")]))
+    assert b"x?" in page.encode("utf-8")
+
+
 def test_what_is_not_reported_is_drawn_otherwise_than_zero() -> None:
     known, silent = (
         audit_transcripts([t]).sessions[0].calls
