@@ -32,7 +32,7 @@ from loom.traces._blocks import (
 
 _INSIDE: Final = ("request", "body", "json", "params", "content", "input")
 """Where a log keeps a request, in the order in which they are looked into."""
-_TIMES: Final = ("at", "timestamp", "time")
+_TIMES: Final = ("at", "timestamp", "time", "startTime")
 _URLS: Final = ("url", "path", "endpoint")
 _MODEL_IN_URL: Final = re.compile(r"/(?:models|model|deployments)/([^/:?]+)")
 _DEPTH: Final = 4
@@ -51,6 +51,7 @@ def read_recorded(obj: Mapping[str, object]) -> tuple[JsonObject, float | None]:
     at: float | None = None
     model = ""
     for _ in range(_DEPTH):
+        record = _with_messages(record)
         at = _time(record) if at is None else at
         model = model or _model(record)
         if is_body(record):
@@ -63,6 +64,19 @@ def read_recorded(obj: Mapping[str, object]) -> tuple[JsonObject, float | None]:
     if model and not body.get("model"):
         body["model"] = model
     return body, at
+
+
+def _with_messages(record: JsonObject) -> JsonObject:
+    """A record whose messages a log keeps as JSON text, with the messages themselves."""
+    messages = record.get("messages")
+    if not isinstance(messages, str) or not messages.lstrip().startswith("["):
+        return record
+    try:
+        return {**record, "messages": json.loads(messages)}
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise BadRequestFile(
+            f"messages is text, but not whole JSON ({error}); record the body without cutting it"
+        ) from error
 
 
 def model_of(obj: Mapping[str, object]) -> str:

@@ -86,6 +86,8 @@ class Agent:
     lifetimes: tuple[float, float] = (300.0, 300.0)
     """Of the mark behind the system prompt, and of the one behind the conversation."""
     reports_writes: bool = True
+    marks_tail: bool = False
+    """Whether it marks the tail as well, which the next request does not repeat: that write is never read."""
     now: float = 1_760_000_000.0
     version: str = "2.1.0"
     effort: str = "medium"
@@ -110,6 +112,8 @@ class Agent:
         if tail:
             self.made += 1
             blocks.append((f"tail {self.made}", tail))
+            if self.marks_tail:
+                marks[len(blocks) - 1] = self.lifetimes[1]
         key = f"{self.model} {self.tools}"
         read, short, long, fresh = self.provider.call(key, blocks, marks, at, visible=at + 1.5)
         self.line += 3
@@ -159,7 +163,8 @@ def plant(agent: Agent, cause: CollapseCause) -> None:
     chosen = agent.random
     match cause:
         case "idle":
-            agent.now += chosen.uniform(1.1, 30) * max(agent.lifetimes)
+            kept = 600.0 if agent.provider.kind == "grid" else max(agent.lifetimes)
+            agent.now += chosen.uniform(1.1, 30) * kept
         case "compaction":
             agent.compact(chosen.randint(2_500, 9_000))
         case "model_changed":
@@ -213,6 +218,7 @@ def service_session(seed: int, cause: CollapseCause | None = None) -> Made:
         [("instructions", int(chosen.lognormvariate(8.3, 0.9)) + 300), ("schema", chosen.randint(100, 30_000))],
         chosen.choice([(300.0, 300.0), (3600.0, 3600.0)]),
         reports_writes=not grid,
+        marks_tail=chosen.random() < 0.3,
     )
     length = chosen.randint(9, 140)
     at = chosen.randint(8, length - 1) if cause else -1
@@ -227,7 +233,7 @@ def service_session(seed: int, cause: CollapseCause | None = None) -> Made:
             plant(agent, cause)
             planted = len(agent.calls)
         agent.say(int(chosen.paretovariate(1.3) * 120) % 20_000 + 20)
-        agent.call(output=chosen.randint(1, 4_000), tail=chosen.choice([0, 0, 0, 300, 900]))
+        agent.call(output=chosen.randint(1, 4_000), tail=chosen.choice([0, 0, 0, 300, 900, 4_000]))
         habit = chosen.random()
         if n != at and habit < 0.06:  # the same request again, or two at a time
             agent.call(at=agent.now + chosen.choice([0.0, 0.4, 1.2]))

@@ -248,6 +248,18 @@ def test_a_cache_that_promises_nothing_may_miss_but_not_stop_at_the_same_place()
     assert done.collapses[1].message == "read stayed at 11,264: the part before message 1 is intact"
 
 
+def test_a_system_prompt_that_is_cached_alone_is_all_that_is_expected() -> None:
+    """Writes are not reported, and only the system prompt is ever cached, which the second prompt hardly exceeds."""
+    alone = [call(0, 0, None, 5_000), *(call(n, 4_900, None, 500 + 4_000 * n) for n in range(1, 9))]
+    assert found_in(session(*alone)) == []
+    assert found_in(session(*alone, call(9, 0, None, 42_000))) == [(9, "unexplained")]
+
+
+def test_a_tail_that_is_marked_and_not_repeated_is_not_a_collapse() -> None:
+    calls = [call(0, 0, 24_000), call(1, 20_000, 5_000), call(2, 21_000, 5_500), call(3, 22_500, 5_000)]
+    assert found_in(session(*calls)) == []
+
+
 def test_main_and_subagents_are_apart_and_together() -> None:
     main = session(call(0, 0, 40_000), call(1, 40_000, 900))
     other = session(call(5, 0, 9_000), session_id="s1/a", parent="s1", is_subagent=True)
@@ -347,6 +359,11 @@ def test_the_page_loads_nothing_and_escapes_what_it_shows() -> None:
     assert not re.search(r"(?:src|href)=\"(?!#)", page)
     assert "default-src 'none'" in page
     assert not any(name.startswith("on") for _, attrs in tags_of(page) for name in attrs)
+
+
+def test_half_a_character_in_a_title_or_a_path_can_be_written() -> None:
+    page = audit_page(audit_transcripts([session(call(0, 0, 40_000), title="x\ud83d", path="\udcff.jsonl")]))
+    assert b"x?" in page.encode("utf-8")
 
 
 def test_what_is_not_reported_is_drawn_otherwise_than_zero() -> None:

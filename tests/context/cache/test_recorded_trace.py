@@ -79,6 +79,18 @@ def test_a_file_of_lines_an_array_and_a_single_request(tmp_path: Path) -> None:
     assert read_trace_file(str(file), counter=Letters()).prompts == by_line.prompts[1:]
 
 
+def test_messages_that_a_log_keeps_as_text_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "requests.jsonl"
+    plain = messages(user("Hi."))
+    kept = {**plain, "messages": json.dumps(plain["messages"]), "startTime": "2026-11-01T10:00:00Z"}
+    file.write_text("".join(lines(plain, kept)), encoding="utf-8")
+    one, other = read_trace_file(file, counter=Letters()).prompts
+    assert (one.blocks, one.at, other.at) == (other.blocks, None, 1793527200.0)
+    file.write_text("".join(lines({**kept, "messages": kept["messages"][:-3]})), encoding="utf-8")
+    with pytest.raises(BadRequestFile, match="line 1: messages is text, but not whole JSON"):
+        read_trace_file(file, counter=Letters())
+
+
 def test_a_text_may_hold_any_line_separator(tmp_path: Path) -> None:
     file = tmp_path / "requests.jsonl"
     file.write_text("".join(lines(messages(user("a\u2028b\x85c")))), encoding="utf-8")

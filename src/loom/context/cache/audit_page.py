@@ -61,14 +61,14 @@ def audit_page(audit: Audit, *, title: str = "What the prompt cache did") -> str
 
 def html_page(title: str, parts: Iterable[str]) -> str:
     """A document around its parts. It may load nothing: no script, no image, no font."""
-    return (
+    head = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{STYLE}</style></head>\n<body>\n"
-        + "\n".join(parts)
-        + "\n</body></html>\n"
     )
+    page = "\n".join([head, *parts, "</body></html>\n"])
+    return page.encode(errors="replace").decode()  # halves of a character, in titles and file names, cannot be written
 
 
 def sums_list(sums: Audit | AuditedSession) -> str:

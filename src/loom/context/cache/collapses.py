@@ -189,7 +189,8 @@ class CollapseFinder:
             lasting = read + long if long else min(before.lasting, read) if before and same else 0
         else:
             rates = self.rates(call)
-            if before and same and read and read >= 0.9 * before.prompt:
+            # One read may be a system prompt that is cached alone; a second that grew with the prompt is not.
+            if before and same and read > (before.call.read or 0) > 0 and read >= 0.9 * before.prompt:
                 self._reads_whole.add(call.model)
             kept = prompt - prompt % rates.grid if call.model in self._reads_whole else read
             lasting = 0
@@ -252,8 +253,10 @@ class CollapseFinder:
         """Whether a conversation that was not changed reads like this."""
         read, last = call.read or 0, before.call
         written = before.kept - (last.read or 0)
-        if before.is_written and read > (last.read or 0) and lost * 2 <= written:
-            return True  # it grew: only a part of the last write could not be read yet
+        if before.is_written and read > (last.read or 0):
+            # It grew, so only a part of the last write was not read: one that is not readable yet, or a tail that the
+            # next request does not repeat. A first write has the system prompt in it, so most of it must be read.
+            return bool(last.read) or lost * 2 <= written
         # It went back to an earlier point, whose entry ends at exactly this token.
         return prompt_of(call) < before.prompt and read > 0 and self._level_up_to(read)[0] == read
 
