@@ -33,7 +33,7 @@ _SET_FIELDS, _SET_NAMED, _SET_EXTRA, _SET_PRIVATE = (
     for name in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
 )
 EMPTY, SNAPSHOT = "empty", "snapshot:"
-"""The form of a channel that has a version and no value; and what stands before the form of a delta channel's snapshot.
+"""The form of a channel that has a version and no value; and the start of that of a delta channel's snapshot.
 
 What was last a list stays known behind an empty channel: the next snapshot begins with the one before it.
 """
