@@ -87,6 +87,7 @@ _TABLE = """
     loom.session.compaction.driver: CompactionPlan
     loom.session.config: ClearToolsOptions CompactionConfig Retain SessionConfig Trigger
     loom.session.history: SessionState
+    loom.session.journal: CacheLoss CacheMarker RequestRecord request_body requests_of
     loom.session.reply: Listener PendingReply Reply
     loom.session.session: Session SessionExplanation ShownLine
     loom.session.turn: TurnOptions

@@ -260,6 +260,11 @@ from loom.session.config import Retain as Retain
 from loom.session.config import SessionConfig as SessionConfig
 from loom.session.config import Trigger as Trigger
 from loom.session.history import SessionState as SessionState
+from loom.session.journal import CacheLoss as CacheLoss
+from loom.session.journal import CacheMarker as CacheMarker
+from loom.session.journal import RequestRecord as RequestRecord
+from loom.session.journal import request_body as request_body
+from loom.session.journal import requests_of as requests_of
 from loom.session.reply import Listener as Listener
 from loom.session.reply import PendingReply as PendingReply
 from loom.session.reply import Reply as Reply

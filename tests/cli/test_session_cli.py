@@ -183,3 +183,17 @@ def test_a_file_that_is_not_a_database(tmp_path):
     done = run_loom(line, cwd=tmp_path)
     assert done.returncode == 2
     assert "is not a sound SQLite file" in done.stderr
+
+
+def test_requests(loom, store):
+    shown = loom("requests", "trip").stdout
+    assert [line.split()[0] for line in shown.splitlines()] == ["turn", "1", "2", "3"]
+    found = data(loom("requests", "trip", "--json"))
+    assert [(one["turn"], one["purpose"], one["error"]) for one in found] == [(n, "answer", None) for n in (1, 2, 3)]
+    last = data(loom("list", "--json"))[0]["last"]
+    assert sum(one["usage"]["input"] for one in found) == last["usage"]["input"]
+    assert found[0]["cache_read"] is None, "not reported is not zero"
+    assert len(data(loom("requests", "trip", "--at", "2", "--json"))) == 2
+    assert "no conversation 'nothing'" in loom("requests", "nothing", code=2).stderr
+    by_url = run_loom([LOOM, "session", "requests", "trip", "--url", f"sqlite:{store}", "--user", "ann", "--json"])
+    assert data(by_url) == found

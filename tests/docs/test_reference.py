@@ -30,7 +30,7 @@ GROUPS = {
         *("reembed", "work"),
     ),
     "store": ("init", "sweep", "verify", "copy"),
-    "session": ("list", "show", "restore", "fork", "export", "compact"),
+    "session": ("list", "show", "requests", "restore", "fork", "export", "compact"),
 }
 COMMANDS = (
     *("", "chat", "demo", "doctor", "forget"),

@@ -12,7 +12,8 @@ from loom.stores.inmemory import InMemoryStore
 from loom.stores.inmemory.checkpoints import MemoryCheckpointStore
 from loom.stores.sqlite import SqliteStore
 from loom.stores.sqlite.checkpoints import SqliteCheckpointStore
-from loom.testing.conformance.checkpoint_store import CHAT, NAMES, save
+from loom.testing.conformance.checkpoint_log import a_record
+from loom.testing.conformance.checkpoint_store import CHAT, NAMES, a_message, save
 from loom.testing.conformance.suite import ALICE, an_episode
 from tests.engine.breaking import Breaking, Broken
 
@@ -40,6 +41,9 @@ async def filled(store):
     for number in range(3):
         await save(store, ALICE.for_session("lost"), f"branch{number}", f"branch {number}", after=root)
     await store.delete(ALICE.for_session("lost"), "root")
+    recorded = [a_record("r1", {"n": [1]}), a_record("r2", bytes(range(256))), a_message("m1")]
+    await store.append(ALICE.for_session("recorded"), recorded, attributes={"run": "one"}, once=True)
+    await store.append(ALICE.for_session("recorded"), [a_record("r3", b"")], attributes={"run": "two"}, once=True)
     for scope in ODD:
         await save(store, scope, scope.user_id[:100], scope.key()[:200])
     return store

@@ -56,7 +56,7 @@ async def test_a_session_id_is_a_scope_of_the_default_user(store: BaseCheckpoint
     assert [c.session_id for c in await store.list(limit=1)] == ["s2"]
     assert [c.turn for c in await store.list("s1")] == [2, 1]
     assert await store.load("never saved") is None
-    assert len(await store.history("s1", found.id)) == 4
+    assert len(await store.history("s1", found.id)) == 6, "four messages, and a record of each call"
     assert await store.delete("s1") is True
     assert await store.delete("s1") is False
     assert await store.load("s1") is None

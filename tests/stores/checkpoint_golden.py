@@ -10,10 +10,12 @@ from contextlib import aclosing
 from pathlib import Path
 
 from loom.core.codec import log_to_dict, to_bytes
+from loom.core.log import Recorded
 from loom.core.scope import Scope
 from loom.stores.files import FileCheckpointStore
 from loom.stores.sqlite import SqliteCheckpointStore
 from loom.testing import FakeClock
+from loom.testing.conformance.checkpoint_log import BODIES
 from loom.testing.conformance.checkpoint_store import (
     CHAT,
     awkward_checkpoint,
@@ -22,6 +24,7 @@ from loom.testing.conformance.checkpoint_store import (
     save,
     save_turns,
 )
+from loom.testing.fakes import START
 
 ZOE = Scope("n\u00e9", "zo\u00eb", "../up")
 SCOPES = (CHAT.for_user(), ZOE.for_user())
@@ -39,6 +42,9 @@ async def fill(store):
     await store.delete(CHAT, "c2")
     await save_turns(store, ZOE, "c1", "c2", "c3", "c4")
     await store.prune(ZOE, keep=2)
+    recorded = [Recorded(f"r{n}", START, f"kind {n}", body) for n, body in enumerate(BODIES) if len(str(body)) < 10_000]
+    await store.append(CHAT.for_session("recorded"), recorded, attributes={"run": "r\u00e9"})
+    await store.append(CHAT.for_session("recorded"), [recorded[0], Recorded("late", START, "k", b"late")], once=True)
 
 
 async def contents(store):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from loom.core.message import Usage
 from loom.core.scope import Scope
 from loom.errors import StoreConflict, UsageError
 from loom.stores.inmemory import MemoryCheckpointStore
@@ -166,6 +167,72 @@ class PrunesOneTooMany(MemoryCheckpointStore):
         return await super().prune(scope, keep=max(1, keep - 1) if keep > 0 else keep)
 
 
+class AppendsWithoutTheView(MemoryCheckpointStore):
+    async def append(self, scope, entries, **named):
+        newest = await self.load(scope) if scope.session_id else None
+        made = await super().append(scope, entries, **named)
+        if newest is None or made.id == newest.id:
+            return made
+        await self.delete(scope, made.id)
+        bare = replace(made, turn=0, usage=Usage(), pins=(), compactions=())
+        await self.save(scope, bare, entries=entries, head=newest.id)
+        return bare
+
+
+class AppendsTwice(MemoryCheckpointStore):
+    """`once` is not looked at."""
+
+    async def append(self, scope, entries, *, once=False, **named):
+        return await super().append(scope, entries, **named)
+
+
+class LooksAtAllSessions(MemoryCheckpointStore):
+    """An id that any session of the user holds is left out."""
+
+    async def append(self, scope, entries, *, once=False, **named):
+        for session in await self.sessions(scope.for_user()) if once and scope.session_id else ():
+            other = scope.for_session(session.session_id)
+            held = {entry.id for entry in await self.history(other, (await self.load(other)).id)}
+            entries = [entry for entry in entries if entry.id not in held]
+        return await super().append(scope, entries, once=once, **named)
+
+
+class ReadsTheWholeLog(MemoryCheckpointStore):
+    async def history(self, scope, id, *, after=0, bodies=True):
+        return await super().history(scope, id, after=0 if after > 1 else after, bodies=bodies)
+
+
+class FiltersAfterTheLimit(MemoryCheckpointStore):
+    async def list(self, scope=None, *, limit=None, attributes=None, before=None):
+        found = await super().list(scope, limit=limit, before=before)
+        await super().list(scope, attributes=attributes)
+        return tuple(one for one in found if (attributes or {}).items() <= one.attributes.items())
+
+
+class IgnoresBefore(MemoryCheckpointStore):
+    async def list(self, scope=None, *, limit=None, attributes=None, before=None):
+        await super().list(scope, limit=limit, before=before)
+        return await super().list(scope, limit=limit, attributes=attributes)
+
+
+class KeepsBytesAsText(MemoryCheckpointStore):
+    async def append(self, scope, entries, **named):
+        bodies = [e.body.decode("latin-1") if type(getattr(e, "body", 0)) is bytes else None for e in entries]
+        kept = [e if body is None else replace(e, body=body) for e, body in zip(entries, bodies, strict=True)]
+        return await super().append(scope, kept, **named)
+
+
+class CountsBranches(MemoryCheckpointStore):
+    """The entries of a session are taken for the most that any of its checkpoints has."""
+
+    async def sessions(self, scope=None, *, limit=None):
+        found = await super().sessions(scope, limit=limit)
+        most = {}
+        for one in await self.list(scope):
+            most[one.session_id] = max(most.get(one.session_id, 0), one.position)
+        return tuple(replace(one, entries=most[one.session_id] + (one.checkpoints > 2)) for one in found)
+
+
 class _OtherName(MemoryCheckpointStore):
     """A store that takes different scopes for one."""
 
@@ -212,6 +279,14 @@ CAUGHT_BY = {
     ForksFromTheNewest: "test_a_fork_begins_where_it_was_taken",
     PrunesByName: "test_newest_means_last_saved",
     PrunesOneTooMany: "test_the_newest_stay_with_their_whole_history",
+    AppendsWithoutTheView: "test_append_keeps_the_view",
+    AppendsTwice: "test_once_leaves_out_what_is_held",
+    LooksAtAllSessions: "test_once_is_about_the_log_that_is_continued",
+    ReadsTheWholeLog: "test_a_log_is_read_from_a_position_on",
+    FiltersAfterTheLimit: "test_a_limit_counts_what_fits",
+    IgnoresBefore: "test_a_list_goes_on_before_a_checkpoint",
+    KeepsBytesAsText: "test_what_is_recorded_comes_back",
+    CountsBranches: "test_a_session_that_is_gone_is_not_listed",
     FoldsCase: "test_scopes_never_meet",
     NamesFiles: "test_scopes_never_meet",
     DropsTheNamespace: "test_scopes_never_meet",

@@ -77,10 +77,10 @@ async def test_a_log_is_read_at_the_cost_of_what_is_returned(tmp_path, monkeypat
     real = packing.part_from_dict
     monkeypatch.setattr(packing, "part_from_dict", lambda data: decoded.append(data["text"]) or real(data))
     store = MemoryCheckpointStore()
-    for n in range(50):
-        made = await store.append(CHAT, [a_message(f"m{n}", f"text {n}"), a_record(f"r{n}", {"n": n})])
+    entries = [(a_message(f"m{n}", f"text {n}"), a_record(f"r{n}", {"n": n})) for n in range(50)]
+    made = [await store.append(CHAT, both) for both in entries]
     decoded.clear()
-    assert len(await store.history(CHAT, made.id, after=96)) == 4
+    assert len(await store.history(CHAT, made[-1].id, after=96)) == 4
     assert decoded == ["text 48", "text 49"]
     assert [one.body for one in await store.recorded(CHAT, after=90)] == [{"n": n} for n in range(45, 50)]
     assert decoded == ["text 48", "text 49"]
@@ -89,10 +89,9 @@ async def test_a_log_is_read_at_the_cost_of_what_is_returned(tmp_path, monkeypat
 async def test_sqlite_reads_no_save_before_the_position(tmp_path):
     """What is before it may even be damaged."""
     async with SqliteCheckpointStore(tmp_path / "s.db") as store:
-        for n in range(6):
-            made = await store.append(CHAT, [a_message(f"m{n}")], once=True)
+        made = [await store.append(CHAT, [a_message(f"m{n}")], once=True) for n in range(6)]
         execute(tmp_path / "s.db", "UPDATE checkpoint_nodes SET entries = x'00' WHERE node < 4")
-        assert [entry.id for entry in await store.history(CHAT, made.id, after=3)] == ["m3", "m4", "m5"]
+        assert [entry.id for entry in await store.history(CHAT, made[-1].id, after=3)] == ["m3", "m4", "m5"]
         again = await store.append(CHAT, [a_message("m0"), a_message("m6")], once=True)
         assert again.position == 7, "the index knows m0 without the log"
         assert [(one.checkpoints, one.entries) for one in await store.sessions(ALICE)] == [(7, 7)]

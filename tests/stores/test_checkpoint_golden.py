@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from loom.core.codec import from_bytes, log_from_dict
+from loom.core.log import Recorded
 from loom.stores.files import FileCheckpointStore
 from loom.stores.sqlite import SqliteCheckpointStore
 from loom.testing.conformance.checkpoint_store import CHAT, awkward_entries, save, texts_of
+from loom.testing.fakes import START
 from tests.stores.checkpoint_golden import ZOE, contents
 
 pytestmark = pytest.mark.anyio
@@ -38,6 +40,12 @@ async def test_an_earlier_format_loads(kind, format, tmp_path):
         ]
         assert (await store.history(CHAT, "c4"))[: len(awkward_entries())] == awkward_entries()
         assert [one.id for one in await store.list(ZOE)] == ["c4", "c3"]
+        if format != "format1":
+            log = CHAT.for_session("recorded")
+            assert [entry.body for entry in await store.recorded(log, kind="k")] == [b"late"]
+            assert len(await store.list(log, attributes={"run": "r\u00e9"})) == 1
+            newest = await store.load(log)
+            assert await store.append(log, [Recorded("r0", START, "k", 1)], once=True) == newest
         last = await store.load(CHAT)
         await save(store, CHAT, "new", "goes on", after=last)
         assert (await texts_of(store, CHAT, "new"))[-2:] == ["on", "goes on"]

@@ -1,4 +1,4 @@
-"""`loom session`: show, restore, fork, export and compact saved conversations."""
+"""`loom session`: show, restore, fork, export and compact saved conversations, and list their requests."""
 
 from __future__ import annotations
 
@@ -24,12 +24,16 @@ if TYPE_CHECKING:
     from loom.core.log import Checkpoint
     from loom.protocols.checkpoint_store import CheckpointStore
     from loom.protocols.model import Chunk, ModelRequest, ModelResponse
+    from loom.session.journal import RequestRecord
     from loom.session.session import Session
 
 app = typer.Typer(help="Show saved conversations, go back in them, fork and compact them.", no_args_is_help=True)
 
 Store = Annotated[
-    str, typer.Option("--store", help="The store of sessions: sqlite:PATH or files:FOLDER.", envvar="LOOM_SESSIONS")
+    str,
+    typer.Option(
+        "--store", "--url", help="The store of sessions: sqlite:PATH or files:FOLDER.", envvar="LOOM_SESSIONS"
+    ),
 ]
 User = Annotated[str, typer.Option("--user", help="The user of the conversations.", envvar="LOOM_USER")]
 Namespace = Annotated[str, typer.Option("--namespace", help="The namespace of the application.")]
@@ -179,6 +183,66 @@ def _show_checkpoints(store: str, scope: Scope, *, json: bool) -> None:
     for point in saved:
         table.add_row(point.id, str(point.turn), _time(point))
     _print_whole(table)
+
+
+@app.command()
+def requests(
+    id: Id,
+    store: Store = CHATS,
+    user: User = WHO,
+    namespace: Namespace = "default",
+    at: At = None,
+    json: Json = False,
+) -> None:
+    """List the requests of a conversation: tokens, what the cache did, what it cost, and what failed."""
+    from loom.session.journal import requests_of
+
+    scope = Scope(namespace, user, id)
+
+    async def work(opened: CheckpointStore) -> tuple[RequestRecord, ...]:
+        found = await _found(opened, scope, at)
+        return await requests_of(opened, scope, found.id)
+
+    records = _run(store, work)
+    if json:
+        print_json(records)
+        return
+    if not records:
+        console().print(Text(f"conversation {id!r} has no records of requests; an earlier Loom kept none"))
+        return
+    table = Table(
+        *("turn", "time", "for", "model", "input", "read", "expected", "written", "output", "cost", "remark"),
+        box=None,
+        pad_edge=False,
+    )
+    for record in records:
+        table.add_row(*_request_row(record))
+    _print_whole(table)
+
+
+def _request_row(record: RequestRecord) -> list[Text]:
+    usage, loss = record.usage, record.loss
+    where = f" at {loss.path}, byte {loss.byte:,}" if loss and loss.byte is not None else ""
+    remark = record.error or (f"{loss.cause}{where}: {loss.tokens:,} tokens lost" if loss else "")
+    cells = [
+        str(record.turn),
+        f"{record.at:%Y-%m-%d %H:%M:%S}",
+        record.purpose,
+        record.model,
+        _number(usage and usage.input),
+        _number(record.cache_read),
+        _number(record.predicted_read),
+        _number(record.cache_write),
+        _number(usage and usage.output),
+        "" if record.cost is None else f"${record.cost:.4f}",
+        remark,
+    ]
+    return [Text(cell) for cell in cells]
+
+
+def _number(count: int | None) -> str:
+    """A count, or nothing where none was reported: that is not 0."""
+    return "" if count is None else f"{count:,}"
 
 
 @app.command()

@@ -7,7 +7,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, TypeAlias, TypeVar, cast
 
 from loom.core.checks import as_utc, check_id
@@ -121,6 +121,8 @@ _ANY_TYPE = frozenset({"input"})
 _LOGGED = frozenset({"type", "id", "at", "role", "parts"})
 _RECORDED = frozenset({"type", "id", "at", "kind", "body", "base64", "json", "bytes"})
 """`json` and `bytes` are where a store has a body; `body` and `base64` the body itself."""
+_REFERRING = 5
+"""How many fields a recorded entry has whose body is somewhere else: most of them."""
 _MESSAGE = frozenset({"role", "parts"})
 _TYPES: dict[str, type] = {"content": list, "is_error": bool, "body": dict}
 """The JSON type of a part's field; all others are text."""
@@ -257,10 +259,15 @@ def entry_from_dict(
 ) -> LogEntry:
     """The entry of entry_to_dict(); raises UsageError where this is none."""
     try:
-        is_plain = data["type"] == "message" and data.keys() == _LOGGED
-        if is_plain and type(data["id"]) is str and type(data["parts"]) is list:
+        id, at, type_ = data["id"], datetime.fromisoformat(data["at"]), data["type"]
+        is_plain = type_ == "message" and data.keys() == _LOGGED
+        if is_plain and type(id) is str and type(data["parts"]) is list:
             parts = tuple(map(get, data["parts"]))
-            return LoggedMessage(data["id"], datetime.fromisoformat(data["at"]), Message(data["role"], parts))
+            return LoggedMessage(id, at, Message(data["role"], parts))
+        if type_ == "recorded" and len(data) == _REFERRING and ("json" in data or "bytes" in data) and at.tzinfo is UTC:
+            whose = data["kind"]
+            if type(id) is type(whose) is str:
+                return recorded_again(id, at, whose, get_body(data))
     except (TypeError, ValueError, LookupError):
         pass  # the general way says what is wrong
     kind = _field(data, "type", str, "a log entry")

@@ -133,8 +133,11 @@ class Recorded:
 def recorded_again(id: str, at: datetime, kind: str, body: JSON | bytes) -> Recorded:
     """An entry that was checked when it was recorded, and is not checked again."""
     made = object.__new__(Recorded)
-    for name, value in (("id", id), ("at", at), ("kind", kind), ("body", body)):
-        object.__setattr__(made, name, value)
+    put = object.__setattr__
+    put(made, "id", id)
+    put(made, "at", at)
+    put(made, "kind", kind)
+    put(made, "body", body)
     return made
 
 

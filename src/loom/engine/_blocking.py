@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from loom.session.compaction.coverage import Coverage
     from loom.session.compaction.driver import CompactionPlan
     from loom.session.history import SessionState
+    from loom.session.journal import RequestRecord
     from loom.session.reply import Listener, Reply
     from loom.session.session import Session, SessionExplanation
     from loom.session.turn import TurnOptions
@@ -509,6 +510,14 @@ class SyncSession(Blocking["Session"]):
     def set_model(self, model: Model | str) -> None:
         """Go on with another model, given as an object or by name; the conversation stays."""
         self._of.set_model(model)
+
+    def requests(self) -> tuple[RequestRecord, ...]:
+        """Every call of a model that this conversation made, oldest first: failed ones and summaries included."""
+        return self._call(self._of.requests)
+
+    def request_body(self, request_id: str) -> dict[str, Any]:
+        """The body of a request as it was sent."""
+        return self._call(lambda: self._of.request_body(request_id))
 
     @overload
     def compact(self, *, dry_run: Literal[False] = False) -> Compaction | None: ...

@@ -26,9 +26,9 @@ class CheckpointStore(Protocol):
     - saving the same checkpoint again is a no-op; its id with other content is StoreConflict;
     - saving costs what is new: no earlier entry is written again, and equal parts are stored once;
     - load() gives a value equal to the saved one; an unknown id, or a session without any, gives None;
-    - append() continues the newest checkpoint, whoever wrote it, and never conflicts with another writer: of two that
-      append at one moment, both succeed, one behind the other. The new checkpoint has the view of the one it continues
-      (compactions, pins, turn, usage) and its own attributes;
+    - append() continues the newest checkpoint, also one of another process, and never conflicts with another writer: of
+      two that append at one moment, both succeed, one behind the other. The new checkpoint has the view of the one it
+      continues (compactions, pins, turn, usage) and its own attributes;
     - with `once`, entries whose id the log already holds are left out; where none is new, nothing is written and the
       newest checkpoint is returned. It is answered by an index, not by reading the log;
     - history() gives the whole log up to the checkpoint, through forks, equal to what was saved; with `after` only the

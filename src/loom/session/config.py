@@ -248,6 +248,9 @@ class SessionConfig:
     conversation, for good. `auto`: `kept` where the model binds its thinking to the prompt and may call tools, because
     removing a tail would cost it the thinking of the round; `tail` otherwise."""
 
+    keep_requests: bool = False
+    """Whether the journal keeps the body of each request beside its record, as what differs from the one before."""
+
     def __post_init__(self) -> None:
         least_of = {"max_steps": 1, "max_retries": 0, "recall_limit": 0, "recall_budget": 0, "standing_budget": 0}
         for name, least in least_of.items():
@@ -261,6 +264,8 @@ class SessionConfig:
             check_ceiling(self.max_cost)
         if not isinstance(self.settings, ModelSettings):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(f"settings={self.settings!r}; give a mapping or ModelSettings")
+        if not isinstance(self.keep_requests, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"keep_requests={self.keep_requests!r}; give True or False")
         if self.recall_place not in ("auto", "tail", "kept"):
             raise UsageError(f"recall_place={self.recall_place!r}; use auto, tail or kept")
 

@@ -21,9 +21,10 @@ from loom.core.log import (
     Replacement,
     Shown,
     end_of_turn,
+    recorded_again,
     shown_of,
 )
-from loom.core.message import Message, TextPart, ToolCallPart, ToolResultPart, Usage, from_mapping
+from loom.core.message import JSON, Message, TextPart, ToolCallPart, ToolResultPart, Usage, from_mapping
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
 from loom.protocols.checkpoint_store import CheckpointStore, Forks
@@ -75,6 +76,23 @@ class History:
         self._entries[logged.id] = entry
         self._context.convo.add(entry)
         return logged
+
+    def now(self) -> datetime:
+        """The time that an entry would get."""
+        return self._clock.now()
+
+    def record(self, kind: str, body: JSON) -> Recorded:
+        """Add an entry that no model is shown; the body is JSON that nobody changes any more."""
+        recorded = recorded_again(self._ids.next_id(), self._clock.now(), kind, body)
+        self.log.append(recorded)
+        return recorded
+
+    def drop_bodies(self, start: int, end: int) -> None:
+        """Keep only the places of what was recorded: it is saved, and read from the store where it is wanted."""
+        for place in range(start, end):
+            entry = self.log[place]
+            if isinstance(entry, Recorded):
+                self.log[place] = recorded_again(entry.id, entry.at, entry.kind, None)
 
     def spend(self, bill: Bill) -> None:
         """Count the tokens of a bill."""
@@ -435,6 +453,7 @@ class Saver:
             unfinished=history.unfinished,
         )
         await self._write(checkpoint, tuple(history.log[done:]), self.head)
+        history.drop_bodies(done, checkpoint.position)
         return checkpoint
 
     async def _write(self, checkpoint: Checkpoint, entries: tuple[LogEntry, ...], head: str | None) -> None:

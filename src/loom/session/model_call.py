@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from datetime import datetime
+from operator import is_not
 from typing import Any, TypeAlias
 
 from anyio.lowlevel import checkpoint
 
-from loom.context.cache.explain import compare
+from loom.context.cache.explain import Explanation, compare
 from loom.context.cache.plan import CachePlan, plan
 from loom.context.cache.simulate import has_moved, replay
 from loom.context.render.request import Target, WireRequest, neutral, prepare, target_for
 from loom.core.checks import MAX_TEXT
 from loom.core.log import CacheStatus, Recovery, Text
-from loom.core.message import Message, Usage
+from loom.core.message import Message, ToolSpec, Usage
 from loom.core.threads import off_loop
 from loom.core.window import SECTIONS, PrefixChain, Run, Window
 from loom.errors import BadResponse, ProviderError, ProviderUnavailable, RateLimited, UsageError
@@ -33,6 +35,7 @@ from loom.protocols.model import (
 from loom.protocols.token_counter import TokenCounter
 from loom.session import OPENER
 from loom.session.config import SessionConfig
+from loom.session.journal import CacheLoss, Journal, PendingRequest, Purpose, read_less
 from loom.session.reply import Emitter
 from loom.telemetry import ChatSpan, MeteredModel, SessionSpans, metered
 from loom.text.tokens import MESSAGE_OVERHEAD, CalibratedCounter, count_tool, counter_for
@@ -55,6 +58,7 @@ class Meter:
         self.counter = CalibratedCounter(counter)
         self._base = counter
         self._measured: tuple[int, int] | None = None
+        self._tools_counted: tuple[tuple[ToolSpec, ...], int] = ((), 0)
 
     def tokens(self, window: Window) -> int:
         """The tokens of a window, system, tools and tail included."""
@@ -93,7 +97,11 @@ class Meter:
         return self._tools(window) + sum(map(self._chain, window.heads))
 
     def _tools(self, window: Window) -> int:
-        return sum(count_tool(tool, self._base) for tool in window.tools)
+        known, tokens = self._tools_counted
+        if len(known) != len(window.tools) or any(map(is_not, known, window.tools)):
+            tokens = sum(count_tool(tool, self._base) for tool in window.tools)
+            self._tools_counted = (window.tools, tokens)
+        return tokens
 
     def _chain(self, head: Run | None) -> int:
         """The tokens of a run and of all before it."""
@@ -139,9 +147,17 @@ class ModelCaller:
     """Sends windows to one model."""
 
     def __init__(
-        self, model: Model, *, config: SessionConfig, emitter: Emitter, spans: SessionSpans, sleep: Sleep
+        self,
+        model: Model,
+        *,
+        config: SessionConfig,
+        emitter: Emitter,
+        spans: SessionSpans,
+        journal: Journal,
+        sleep: Sleep,
     ) -> None:
         self._config = config
+        self._journal = journal
         self._emitter = emitter
         self._spans = spans
         self._sleep = sleep
@@ -153,6 +169,7 @@ class ModelCaller:
         self.target: Target = target_for(None, model.name)
         self.meter = Meter(counter_for(self.target.info))
         self._sent: list[PrefixChain] = []
+        self._sent_at: datetime | None = None
 
     @property
     def window_size(self) -> int:
@@ -198,21 +215,47 @@ class ModelCaller:
         """What a usage costs in US dollars; None where a price is not known."""
         return self.target.info.cost(usage)
 
-    async def send(self, window: Window) -> ModelResponse:
-        """Send a window, and send it again after a temporary failure."""
+    async def send(self, window: Window, purpose: Purpose = "answer") -> ModelResponse:
+        """Send a window, and send it again after a temporary failure. Each time leaves a record in the journal."""
         wire = self._wire(window)
-        response = await self._retry(self._neutral(window, wire))
-        await self._report_cache(wire.chain, response.usage)
+        call = self._begin(purpose, wire, self.meter.sections(window))
+        response = await self._retry(self._neutral(window, wire), call)
+        predicted, loss = await self._report_cache(wire.chain, response)
+        self._answered(call, response, predicted, loss)
         self.meter.observe(window, response.usage.input)
         return response
 
-    async def _retry(self, request: ModelRequest) -> ModelResponse:
+    def _begin(self, purpose: Purpose, wire: WireRequest, sections: Mapping[str, int]) -> PendingRequest:
+        target = self.target
+        return self._journal.begin(
+            purpose,
+            provider=target.provider,
+            model=target.model,
+            sections=sections,
+            chain=wire.chain,
+            body=wire.body,
+        )
+
+    def _answered(
+        self,
+        call: PendingRequest,
+        response: ModelResponse,
+        predicted: tuple[int, int] | None = None,
+        loss: CacheLoss | None = None,
+    ) -> None:
+        usage, reported = response.usage, response.reported
+        call.answered(usage, self.cost(usage), reported=reported, predicted=predicted, loss=loss, model=response.model)
+
+    async def _retry(self, request: ModelRequest, call: PendingRequest) -> ModelResponse:
         attempt = 0
         while True:
             attempt += 1
             try:
                 return await self._stream(request)
-            except ProviderError as error:
+            except BaseException as error:
+                call.failed(error)
+                if not isinstance(error, ProviderError):
+                    raise
                 delay = _delay(error, attempt)
                 if delay is None or attempt > self._config.max_retries:
                     raise
@@ -224,13 +267,25 @@ class ModelCaller:
 
     async def complete(self, window: Window, *, max_output: int) -> ModelResponse:
         """The answer to a request beside the conversation: it is not measured, and nothing is tried again."""
-        request = self.request(window)
+        wire = self._wire(window)
+        request = self._neutral(window, wire)
         request = replace(request, settings=replace(request.settings, max_output=max_output, tool_choice=None))
-        with self._spans.chat(self.target.provider, self.target.model) as span:
-            response = await self.model.complete(request)
-            self._checked(response, 0)
-            span.answered(response)
+        call = self._begin("summary", wire, {})
+        try:
+            with self._spans.chat(self.target.provider, self.target.model) as span:
+                response = await self.model.complete(request)
+                self._checked(response, 0)
+                span.answered(response)
+        except BaseException as error:
+            call.failed(error)
+            raise
+        self._answered(call, response)
         return response
+
+    def record_other(self, model: Model) -> PendingRequest:
+        """The record of a request to another model."""
+        provider, _, name = model.name.partition(":")
+        return self._journal.begin("summary", provider=provider, model=name)
 
     def span_of(self, model: Model) -> AbstractContextManager[ChatSpan]:
         """A span for a request to another model, inside that of the turn."""
@@ -275,20 +330,43 @@ class ModelCaller:
             )
         return chars
 
-    async def _report_cache(self, chain: PrefixChain, usage: Usage) -> None:
-        """Say what the cache did, beside what its rules predict after the requests before this one."""
+    async def _report_cache(
+        self, chain: PrefixChain, response: ModelResponse
+    ) -> tuple[tuple[int, int], CacheLoss | None]:
+        """Say what the cache did, beside what its rules predict after the requests before this one.
+
+        Returns the predicted reads and writes, and why less was read.
+        """
         info = self.target.info
         step = replay([*self._sent, chain], info.cache).steps[-1]
         before = self._sent[-1] if self._sent else chain
         self._sent = [*self._sent[1 - _REMEMBERED :], chain]
-        moved = has_moved(before, chain, info.cache)
+        moved = compare(before.prompt, chain.prompt, info) if has_moved(before, chain, info.cache) else None
+        loss = self._loss(moved, before, response, step.read)
+        self._sent_at = self._journal.now()
         await self._emitter.emit(
             CacheStatus,
-            usage=usage,
+            usage=response.usage,
             predicted_read=step.read,
             predicted_write=step.write,
-            broke_at=compare(before.prompt, chain.prompt, info).path if moved else None,
+            broke_at=moved.path if moved else None,
         )
+        return (step.read, step.write), loss
+
+    def _loss(
+        self, moved: Explanation | None, before: PrefixChain, response: ModelResponse, predicted: int
+    ) -> CacheLoss | None:
+        """Why less was read: the prompt changed, its prefix was kept too long ago, or nobody knows."""
+        if moved is not None:
+            entry = str(moved.origin) if moved.origin else ""
+            return CacheLoss(cause=moved.cause, path=moved.path, entry=entry, byte=moved.byte, tokens=moved.lost_tokens)
+        if not read_less(response.usage, response.reported, predicted):
+            return None
+        rules = self.target.info.cache
+        kept = max((rules.ttls.get(ttl, 0.0) for ttl in (*before.marks.values(), rules.default_ttl or "")), default=0.0)
+        idle = (self._journal.now() - self._sent_at).total_seconds() if self._sent_at is not None else 0.0
+        cause = "expired" if kept and idle > kept else "unexplained"
+        return CacheLoss(cause=cause, tokens=predicted - response.usage.cache_read)
 
 
 class WindowRequest(ModelRequest):

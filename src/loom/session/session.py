@@ -21,6 +21,7 @@ from loom.core.log import (
     Event,
     LogEntry,
     LoggedMessage,
+    Recorded,
     SessionEnd,
     SessionStart,
     Shown,
@@ -32,6 +33,7 @@ from loom.session.compaction.coverage import Coverage
 from loom.session.compaction.driver import CompactionPlan
 from loom.session.config import SessionConfig
 from loom.session.history import SessionState, which
+from loom.session.journal import BODY, REQUEST, RequestRecord, body_in
 from loom.session.model_call import named_model, same_bill, with_models
 from loom.session.reply import Events, Listener, PendingReply, Reply
 from loom.session.turn import Parts, TurnOptions, TurnRun, build_parts, check_given, turn_spec
@@ -342,6 +344,30 @@ class Session:
             self._history.load(self._history.log, self._history.applied, trust_thinking=False)
             self._parts.compaction.rebuild()
 
+    # -- the journal --------------------------------------------------------------------------------------
+
+    async def requests(self) -> tuple[RequestRecord, ...]:
+        """Every call of a model that this conversation made, oldest first: failed ones and summaries included.
+
+        It is the journal of the log that is continued: after going back, what came later is not in it.
+        """
+        return tuple(map(RequestRecord.of, await self._recorded(REQUEST)))
+
+    async def request_body(self, request_id: str) -> dict[str, Any]:
+        """The body of a request as it was sent.
+
+        Raises:
+            NotFound: there is no such request, or bodies are not kept; see `keep_requests`.
+        """
+        return body_in(await self._recorded(BODY), request_id)
+
+    async def _recorded(self, kind: str) -> tuple[Recorded, ...]:
+        """What was recorded of a kind, saved or not."""
+        last, log = self._saver.last, self._history.log
+        done = 0 if last is None else last.position
+        fresh = tuple(entry for entry in log[done:] if isinstance(entry, Recorded) and entry.kind == kind)
+        return fresh if last is None else (*await self._saver.store.recorded(self.scope, last.id, kind=kind), *fresh)
+
     # -- compaction ---------------------------------------------------------------------------------------
 
     @overload
@@ -555,7 +581,9 @@ class Session:
         self._parts.compaction.reset()
 
     async def _make_durable(self) -> None:
-        if self._history.log and not self._saver.is_saved(self._history):
+        # Of a conversation that was never saved, records of calls that failed alone are not worth a session.
+        is_worth_it = self._saver.last is not None or any(not isinstance(e, Recorded) for e in self._history.log)
+        if is_worth_it and self._history.log and not self._saver.is_saved(self._history):
             await self._save()
 
     async def _save(self) -> Checkpoint:

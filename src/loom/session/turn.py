@@ -34,6 +34,7 @@ from loom.protocols.tool import Approve, Tool
 from loom.session.compaction.driver import CompactionDriver
 from loom.session.config import SessionConfig, check_ceiling
 from loom.session.history import History, Saver, has_content
+from loom.session.journal import Journal, Purpose
 from loom.session.memory import MemoryView, SessionMemory, turn_key
 from loom.session.model_call import ModelCaller, Sleep
 from loom.session.reply import Emitter, Reply
@@ -55,6 +56,7 @@ class Parts:
     config: SessionConfig
     context: Context
     history: History
+    journal: Journal
     emitter: Emitter
     model: ModelCaller
     compaction: CompactionDriver
@@ -114,11 +116,13 @@ def build_parts(
     toolbox = Toolbox((*tools, *own), approve=approve, emitter=emitter, clock=clock)
     active.show(context)
     context.tools += [spec for spec in toolbox.specs if spec not in context.tools]
-    caller = ModelCaller(model, config=config, emitter=emitter, spans=spans, sleep=sleep)
+    journal = Journal(history, keeps_bodies=config.keep_requests)
+    caller = ModelCaller(model, config=config, emitter=emitter, spans=spans, journal=journal, sleep=sleep)
     return Parts(
         config=config,
         context=context,
         history=history,
+        journal=journal,
         emitter=emitter,
         model=caller,
         compaction=CompactionDriver(
@@ -231,6 +235,7 @@ class TurnRun:
         self._tail: StringEntry | None = None
         self._text = ""
         self._stop = "end"
+        self._purpose: Purpose = "answer"
         self._bill = Bill()
 
     async def run(self) -> Reply:
@@ -339,12 +344,13 @@ class TurnRun:
         await self._parts.compaction.if_needed(self.spend)
         window = self._compile()
         try:
-            response = await self._parts.model.send(window)
+            response = await self._parts.model.send(window, self._purpose)
         except ContextOverflow as error:  # once: a smaller request that is refused as well is an error of the turn
             await self._emitter.emit(Recovery, action="compact", reason=str(error), attempt=1)
             await self._parts.compaction.after_overflow(window, error, self.spend)
             window = self._compile()
-            response = await self._parts.model.send(window)
+            response = await self._parts.model.send(window, self._purpose)
+        self._purpose = "answer"
         self._record_response(window, response)
         return response
 
@@ -375,6 +381,8 @@ class TurnRun:
         for ledger in own if counted is not None else ():
             if ledger not in (counted or ()):  # an agent may be called by itself
                 ledger.bill += bill
+        if counted is not None:
+            self._parts.journal.nested(bill)
         self._bill += bill
         self._history.spend(bill)
         if self._above is not None:
@@ -390,6 +398,7 @@ class TurnRun:
         elif output is not None and self._ended_early() is None:
             for again in output.again():
                 self._history.append(again)
+                self._purpose = "repair"
         await self._save()
 
     def _refused(self, response: ModelResponse) -> dict[str, str]:
@@ -403,6 +412,7 @@ class TurnRun:
         else:
             output = self._spec.output
             wrong = output.refused(response.tool_calls) if output else {}
+            self._purpose = "repair" if wrong else self._purpose
             return {**self._parts.skills.refused(response.tool_calls), **wrong}
         return {call.id: reason for call in response.tool_calls}
 

@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class LogSlice:
     """Which entries of a log are read, and how much of them. Those that are not wanted are not decoded."""
 
     whole: bool = True
@@ -56,14 +56,19 @@ class Wanted:
         """The entries at the end that are wanted."""
         return entries if self.last is None else entries[max(0, len(entries) - self.last) :]
 
+    def chosen(self, entries: Sequence[Data]) -> Sequence[Data]:
+        """The entries, as they are stored, that are wanted."""
+        cut = self.cut(entries)
+        return [entry for entry in cut if self.takes(entry)] if self.recorded else cut
+
     def takes(self, entry: Data) -> bool:
         """Whether an entry, as it is stored, is wanted."""
         return not self.recorded or (entry["type"] == "recorded" and self.kind in (None, entry["kind"]))
 
 
-ALL: Final = Wanted()
-NO_BODIES: Final = Wanted(bodies=False)
-ITS_OWN: Final = Wanted(whole=False)
+ALL: Final = LogSlice()
+NO_BODIES: Final = LogSlice(bodies=False)
+ITS_OWN: Final = LogSlice(whole=False)
 
 
 HASH = 32
@@ -103,7 +108,9 @@ def part_numbers(entry: Data) -> Sequence[int]:
     """The numbers of the parts of a packed entry."""
     if "parts" in entry:
         return entry["parts"]
-    replaced = [one["message"] for one in entry.get("replacements", ()) if "message" in one]
+    if "replacements" not in entry:
+        return ()
+    replaced = [one["message"] for one in entry["replacements"] if "message" in one]
     return [part for message in replaced for part in message.get("parts", ())]
 
 
@@ -122,7 +129,7 @@ Piece: TypeAlias = tuple[bytes, Sequence[bytes]]
 """Of a save, the bytes and the hashes that pack_entries() gave."""
 
 
-def needed_hashes(pieces: Sequence[Piece], wanted: Wanted) -> list[bytes]:
+def needed_hashes(pieces: Sequence[Piece], wanted: LogSlice) -> list[bytes]:
     """The parts and bodies that unpack_entries() will ask for, each once."""
     with reading("the log of a conversation"):
         chosen = _chosen(pieces, wanted)
@@ -130,13 +137,13 @@ def needed_hashes(pieces: Sequence[Piece], wanted: Wanted) -> list[bytes]:
         return list(dict.fromkeys(found))
 
 
-def _chosen(pieces: Sequence[Piece], wanted: Wanted) -> list[tuple[Data, Sequence[bytes]]]:
+def _chosen(pieces: Sequence[Piece], wanted: LogSlice) -> list[tuple[Data, Sequence[bytes]]]:
     saves: list[list[Data]] = all_from_bytes([data for data, _ in pieces])
     entries = [(entry, hashes) for save, (_, hashes) in zip(saves, pieces, strict=True) for entry in save]
     return [one for one in wanted.cut(entries) if wanted.takes(one[0])]
 
 
-def unpack_entries(pieces: Sequence[Piece], bodies: Mapping[bytes, bytes], wanted: Wanted = ALL) -> list[LogEntry]:
+def unpack_entries(pieces: Sequence[Piece], bodies: Mapping[bytes, bytes], wanted: LogSlice = ALL) -> list[LogEntry]:
     """The entries of saves in order, or those that are wanted."""
     for hash, body in bodies.items():
         if sha256(body).digest() != hash:

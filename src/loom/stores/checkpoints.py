@@ -14,7 +14,7 @@ from loom.core.log import FORMAT_VERSION, Checkpoint, LogEntry, Recorded, SavedS
 from loom.core.record import Receipt
 from loom.core.scope import Scope
 from loom.errors import NotFound, ScopeRequired, StoreConflict, UsageError
-from loom.stores._packed import ALL, ITS_OWN, NO_BODIES, Wanted
+from loom.stores._packed import ALL, ITS_OWN, NO_BODIES, LogSlice
 
 DEFAULT_USER: Final = Scope("default", "default")
 """The user of a session that is named by its id alone: that of a Session or an Agent without a user."""
@@ -97,7 +97,7 @@ class CheckpointPort(ABC, Generic[K]):
         """One session, or all of the user, last saved first."""
 
     @abstractmethod
-    async def log(self, session_id: str, id: str, wanted: Wanted) -> list[LogEntry] | None:
+    async def log(self, session_id: str, id: str, wanted: LogSlice) -> list[LogEntry] | None:
         """The log up to a checkpoint, or what is wanted of it; None where it is not there."""
 
     @abstractmethod
@@ -307,10 +307,10 @@ class BaseCheckpointStore(ABC):
         parent: str | None = None,
         id: str | None = None,
     ) -> Checkpoint:
-        """Append entries behind the newest checkpoint, whoever wrote it, or behind `parent`; returns the new one.
+        """Append entries behind the newest checkpoint, also one of another process, or behind `parent`.
 
-        With `once`, entries whose id the log already holds are left out. Where that leaves none, nothing is written and
-        the checkpoint that would have been continued is returned.
+        Returns the new checkpoint. With `once`, entries whose id the log already holds are left out. Where that leaves
+        none, nothing is written and the checkpoint that would have been continued is returned.
         """
         scope, session_id = _session_of(scope)
         new = Checkpoint(
@@ -328,16 +328,16 @@ class BaseCheckpointStore(ABC):
         self, scope: Scope | str, id: str, *, after: int = 0, bodies: bool = True
     ) -> tuple[LogEntry, ...]:
         """The log up to a checkpoint, behind a position; without `bodies`, those of recorded entries are None."""
-        return tuple(await self._read_log(scope, id, after, Wanted(bodies=bodies)))
+        return tuple(await self._read_log(scope, id, after, LogSlice(bodies=bodies)))
 
     async def recorded(
         self, scope: Scope | str, id: str | None = None, *, kind: str | None = None, after: int = 0
     ) -> tuple[Recorded, ...]:
         """The recorded entries of a log, of one kind or of all, up to a checkpoint or up to the newest."""
-        found = await self._read_log(scope, id, after, Wanted(recorded=True, kind=kind))
+        found = await self._read_log(scope, id, after, LogSlice(recorded=True, kind=kind))
         return tuple(entry for entry in found if isinstance(entry, Recorded))
 
-    async def _read_log(self, scope: Scope | str, id: str | None, after: int, wanted: Wanted) -> Sequence[LogEntry]:
+    async def _read_log(self, scope: Scope | str, id: str | None, after: int, wanted: LogSlice) -> Sequence[LogEntry]:
         """What is wanted of the log up to a checkpoint, or up to the newest; NotFound where it is not there."""
         scope, session_id = _session_of(scope)
         if after < 0:
@@ -598,7 +598,7 @@ class MemoryTree(TreePort[int], Generic[C]):
         """Of sessions that were asked: the ids of all entries up to a save. Its number comes first."""
 
     @abstractmethod
-    def read(self, nodes: Sequence[TreeNode[C]], wanted: Wanted = ALL) -> list[LogEntry]:
+    def read(self, nodes: Sequence[TreeNode[C]], wanted: LogSlice = ALL) -> list[LogEntry]:
         """The entries of saves, in order, or those of them that are wanted."""
 
     @abstractmethod
@@ -665,7 +665,7 @@ class MemoryTree(TreePort[int], Generic[C]):
             if first.checkpoint is not None and last.checkpoint is not None
         ]
 
-    async def log(self, session_id: str, id: str, wanted: Wanted) -> list[LogEntry] | None:
+    async def log(self, session_id: str, id: str, wanted: LogSlice) -> list[LogEntry] | None:
         """The log up to a checkpoint, or what is wanted of it."""
         node = self._sessions.get(session_id, {}).get(id)
         if node is None:

@@ -125,6 +125,27 @@ def anthropic_usage(reported: Mapping[str, Any]) -> Usage:
     )
 
 
+def anthropic_cache(reported: Mapping[str, Any]) -> dict[str, int]:
+    """What Anthropic said of its cache; a copy of its wire may leave any of it out."""
+    split: Mapping[str, Any] = reported.get("cache_creation") or {}
+    return _named(
+        read=reported.get("cache_read_input_tokens"),
+        write=reported.get("cache_creation_input_tokens"),
+        **{"5m": split.get("ephemeral_5m_input_tokens"), "1h": split.get("ephemeral_1h_input_tokens")},
+    )
+
+
+def openai_cache(reported: Mapping[str, Any]) -> dict[str, int]:
+    """What an OpenAI form, Responses or Chat, said of the cache."""
+    details: Mapping[str, Any] = reported.get("input_tokens_details") or reported.get("prompt_tokens_details") or {}
+    read = details.get("cached_tokens", reported.get("prompt_cache_hit_tokens"))
+    return _named(read=read, write=details.get("cache_write_tokens"))
+
+
+def _named(**counts: Any) -> dict[str, int]:
+    return {name: max(0, int(count)) for name, count in counts.items() if count is not None}
+
+
 def responses_usage(reported: Mapping[str, Any]) -> Usage:
     """OpenAI Responses: the input is the whole prompt."""
     details: Mapping[str, Any] = reported.get("input_tokens_details") or {}

@@ -9,6 +9,7 @@ from loom.core.message import JSON, NativePart, Part, TextPart, ThinkingPart, To
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse, Stop, TextChunk, ThinkingChunk, ToolCallChunk
 from loom.providers._failures import ended_early
 from loom.providers.models._answer import (
+    anthropic_cache,
     anthropic_usage,
     ended,
     plain_settings,
@@ -122,7 +123,8 @@ class MessageReader:
         usage = usage_or_estimate(anthropic_usage(self._usage), self._request, kept)
         # Some servers that copy this wire leave the beginning out, and with it their name.
         model: str = self._message.get("model") or self._who.partition(":")[2]
-        return ModelResponse(parts=kept, stop=stop, usage=usage, model=model, id=id)
+        reported = anthropic_cache(self._usage)
+        return ModelResponse(parts=kept, stop=stop, usage=usage, model=model, id=id, reported=reported)
 
     def _grown(self, index: int, delta: Mapping[str, Any]) -> Iterator[Chunk]:
         block = self._blocks[index]

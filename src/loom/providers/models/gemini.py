@@ -60,6 +60,7 @@ class GeminiAnswer:
         self._ids = ids
         self._parts: list[Part] = []
         self._usage = Usage()
+        self._reported: dict[str, int] = {}
         self._finish: str | None = None
         self._blocked = False
         self._id: str | None = None
@@ -72,6 +73,8 @@ class GeminiAnswer:
         self._served_by = response.model_version or self._served_by
         if response.usage_metadata is not None:
             self._usage = _usage(response.usage_metadata)
+            cached = response.usage_metadata.cached_content_token_count
+            self._reported = {} if cached is None else {"read": cached}
         if response.prompt_feedback is not None and response.prompt_feedback.block_reason is not None:
             self._blocked = True
         for candidate in (response.candidates or [])[:1]:
@@ -84,7 +87,12 @@ class GeminiAnswer:
         """The whole answer; raises where it is not complete."""
         parts, stop = ended(tuple(self._parts), self._stop())
         return ModelResponse(
-            parts=parts, stop=stop, usage=self._usage, model=self._served_by or self._model, id=self._id
+            parts=parts,
+            stop=stop,
+            usage=self._usage,
+            model=self._served_by or self._model,
+            id=self._id,
+            reported=self._reported,
         )
 
     def _stop(self) -> Stop:

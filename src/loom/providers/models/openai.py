@@ -25,6 +25,7 @@ from loom.providers.models import SERVICES, Render, Service
 from loom.providers.models._answer import (
     chat_usage,
     ended,
+    openai_cache,
     plain_settings,
     responses_usage,
     tool_input,
@@ -148,7 +149,8 @@ class ChatReader:
         stop: Stop = "refusal" if self._refused else _STOPS.get(self._finish, "end")
         kept, stop = ended(parts, stop)
         usage = usage_or_estimate(chat_usage(self._usage), self._request, kept)
-        return ModelResponse(parts=kept, stop=stop, usage=usage, model=self._model, id=self._id)
+        reported = openai_cache(self._usage)
+        return ModelResponse(parts=kept, stop=stop, usage=usage, model=self._model, id=self._id, reported=reported)
 
     def _grown(self, delta: Mapping[str, Any]) -> Iterator[Chunk]:
         thought = delta.get("reasoning_content") or delta.get("reasoning")
@@ -268,7 +270,8 @@ class ResponseReader:
         kept, stop = ended(parts, self._stop(items))
         usage = usage_or_estimate(responses_usage(self._final.get("usage") or {}), self._request, kept)
         model: str = self._final.get("model") or self._who.partition(":")[2]
-        return ModelResponse(parts=kept, stop=stop, usage=usage, model=model, id=id)
+        reported = openai_cache(self._final.get("usage") or {})
+        return ModelResponse(parts=kept, stop=stop, usage=usage, model=model, id=id, reported=reported)
 
     def _stop(self, items: Iterable[Mapping[str, Any]]) -> Stop:
         assert self._final is not None

@@ -438,9 +438,16 @@ class CompactionDriver:
         plainly = ask_model(model)
 
         async def ask(history: Sequence[Shown], instruction: str, *, max_output: int) -> ModelResponse:
-            with self._caller.span_of(model) as span:
-                response = await plainly(history, instruction, max_output=max_output)
-                span.answered(response)
+            call = self._caller.record_other(model)
+            try:
+                with self._caller.span_of(model) as span:
+                    response = await plainly(history, instruction, max_output=max_output)
+                    span.answered(response)
+            except BaseException as error:
+                call.failed(error)
+                raise
+            cost = info_of(model.name).cost(response.usage)
+            call.answered(response.usage, cost, reported=response.reported, model=response.model)
             return response
 
         return ask

@@ -33,7 +33,7 @@ from loom.core.log import Checkpoint, LogEntry
 from loom.core.message import JSON, Part
 from loom.core.scope import Scope
 from loom.errors import StoreError, StoreUnavailable, UsageError
-from loom.stores._packed import ALL, Wanted, no_body
+from loom.stores._packed import ALL, LogSlice, no_body
 from loom.stores.base import damage_at, lock_handle, reading, unlock_handle
 from loom.stores.checkpoints import Action, BaseCheckpointStore, MemoryTree, Removed, T, TreeNode, finish
 
@@ -353,7 +353,7 @@ class _UserLog(MemoryTree[_FramePlace]):
             self.close()  # nothing was removed from the file, so it is read again
             raise
 
-    def read(self, nodes: Sequence[_LogNode], wanted: Wanted = ALL) -> list[LogEntry]:
+    def read(self, nodes: Sequence[_LogNode], wanted: LogSlice = ALL) -> list[LogEntry]:
         """The entries of saves, in order, or those of them that are wanted."""
         frames: dict[int, Data] = {}
 
@@ -373,9 +373,9 @@ class _UserLog(MemoryTree[_FramePlace]):
             return codec.body_from_dict(piece(entry["json"]))
 
         with reading(str(self._path), but=(OSError,)):
-            found = wanted.cut([entry for node in nodes for entry in frame(node.content.offset)["entries"]])
+            found = wanted.chosen([entry for node in nodes for entry in frame(node.content.offset)["entries"]])
             bodies = get_body if wanted.bodies else no_body
-            return [codec.entry_from_dict(entry, get, bodies) for entry in found if wanted.takes(entry)]
+            return [codec.entry_from_dict(entry, get, bodies) for entry in found]
 
     def ids_of(self, node: _LogNode) -> list[str]:
         """The ids of the entries of a save."""

@@ -12,7 +12,7 @@ from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.stores import _packed as packing
 from loom.stores import checkpoints as kernel
-from loom.stores._packed import ALL, Wanted
+from loom.stores._packed import ALL, LogSlice
 from loom.stores.checkpoints import Action, BaseCheckpointStore, MemoryTree, T, TreeNode
 
 _Piece: TypeAlias = tuple[bytes, tuple[bytes, ...]]
@@ -54,7 +54,7 @@ class _MemorySaves(MemoryTree[_Piece]):
         super().__init__()
         self._parts: dict[bytes, bytes] = {}
 
-    def read(self, nodes: Sequence[TreeNode[_Piece]], wanted: Wanted = ALL) -> list[LogEntry]:
+    def read(self, nodes: Sequence[TreeNode[_Piece]], wanted: LogSlice = ALL) -> list[LogEntry]:
         """The entries of saves, in order, or those of them that are wanted."""
         pieces = [node.content for node in nodes]
         hashes = packing.needed_hashes(pieces, wanted) if wanted.is_partial else [h for _, all in pieces for h in all]

@@ -27,7 +27,7 @@ from loom.core.message import JSON
 from loom.core.scope import Scope
 from loom.errors import LoomError, StoreUnavailable, UsageError
 from loom.protocols.checkpoint_store import KeyValues
-from loom.stores._packed import Wanted
+from loom.stores._packed import LogSlice
 from loom.stores.base import DamagedData, damage_error, reading
 from loom.stores.checkpoints import (
     Action,
@@ -278,7 +278,7 @@ class _KeyValueSaves(TreePort[str]):
         ]
         return [saved_session(first, last, count) for first, last, count in found if first and last]
 
-    async def log(self, session_id: str, id: str, wanted: Wanted) -> list[LogEntry] | None:
+    async def log(self, session_id: str, id: str, wanted: LogSlice) -> list[LogEntry] | None:
         node = self._at(session_id, id)
         if node is None:
             return None
@@ -406,7 +406,7 @@ class _KeyValueSaves(TreePort[str]):
             self._known.popitem(last=False)
 
 
-def _taken(entry: LogEntry, wanted: Wanted) -> LogEntry | None:
+def _taken(entry: LogEntry, wanted: LogSlice) -> LogEntry | None:
     """An entry as it is wanted; None where it is not."""
     if not isinstance(entry, Recorded):
         return None if wanted.recorded else entry

@@ -20,7 +20,7 @@ from loom.core.log import Checkpoint, LogEntry, SavedSession
 from loom.core.scope import Scope
 from loom.stores import _packed as packing
 from loom.stores import checkpoints as kernel
-from loom.stores._packed import Wanted
+from loom.stores._packed import LogSlice
 from loom.stores.base import reading
 from loom.stores.checkpoints import Action, BaseCheckpointStore, Matching, Saved, T, TreeLink, TreePort
 from loom.stores.postgres.connection import Database, one, owner_of, rows, run
@@ -163,7 +163,7 @@ class _PostgresSaves(TreePort[int]):
         sql = f"SELECT {columns} FROM checkpoint_nodes WHERE owner = %s AND {which} ORDER BY node DESC LIMIT %s"
         return await rows(self._db, sql, self._owner, *values, limit)
 
-    async def log(self, session_id: str, id: str, wanted: Wanted) -> list[LogEntry] | None:
+    async def log(self, session_id: str, id: str, wanted: LogSlice) -> list[LogEntry] | None:
         owner, last = self._owner, _UNBOUNDED if wanted.last is None else wanted.last
         which = (owner, session_id, id, owner, wanted.whole, last, owner)
         if wanted.is_partial:
@@ -173,7 +173,7 @@ class _PostgresSaves(TreePort[int]):
         bodies = {hashes[0]: body for node, body, hashes in found if node is None}
         return packing.unpack_entries(pieces, bodies, wanted) if pieces else None
 
-    async def _partial_log(self, which: Sequence[object], wanted: Wanted) -> list[LogEntry] | None:
+    async def _partial_log(self, which: Sequence[object], wanted: LogSlice) -> list[LogEntry] | None:
         bodies: dict[bytes, bytes] = {}
         pieces: list[packing.Piece] = []
         for _ in range(_LOOKS):

@@ -15,7 +15,7 @@ from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.stores import _packed as packing
 from loom.stores import checkpoints as kernel
-from loom.stores._packed import Wanted
+from loom.stores._packed import LogSlice
 from loom.stores._sql import to_micros
 from loom.stores.base import DamagedData, reading
 from loom.stores.checkpoints import Action, BaseCheckpointStore, CheckpointPort, Matching, Removed, Saved, T
@@ -446,7 +446,7 @@ class _RedisSaves(CheckpointPort[bytes]):
             for _, count, first, last in found[:limit]
         ]
 
-    async def log(self, session_id: str, id: str, wanted: Wanted) -> list[LogEntry] | None:
+    async def log(self, session_id: str, id: str, wanted: LogSlice) -> list[LogEntry] | None:
         which = (self._name(session_id), _wanted(id), -1 if wanted.whole else 1)
         last = -1 if wanted.last is None else wanted.last
         for _ in range(_LOOKS):

@@ -25,7 +25,7 @@ from loom.core.message import JSON, Part
 from loom.core.scope import Scope
 from loom.stores import _packed as packing
 from loom.stores import checkpoints as kernel
-from loom.stores._packed import ALL, Wanted
+from loom.stores._packed import ALL, LogSlice
 from loom.stores._sql import from_micros, to_micros
 from loom.stores.base import UNREADABLE, described, reading
 from loom.stores.checkpoints import Action, BaseCheckpointStore, Matching, Removed, Saved, T, TreeLink, TreePort
@@ -165,7 +165,7 @@ class _SqliteSaves(TreePort[int]):
         found = rows(self._db, f"SELECT node {_SAVED}{which} ORDER BY node DESC", *self._user, *values)
         return [int(node) for (node,) in found]
 
-    async def log(self, session_id: str, id: str, wanted: Wanted) -> list[LogEntry] | None:
+    async def log(self, session_id: str, id: str, wanted: LogSlice) -> list[LogEntry] | None:
         last = _UNBOUNDED if wanted.last is None else wanted.last
         found = rows(self._db, _LOG, *self._user, session_id, id, wanted.whole, last)
         return _unpacked(self._db, found, wanted) if found else None
@@ -320,16 +320,16 @@ def _hash(body: bytes) -> int:
     return int.from_bytes(sha256(body).digest()[:8], signed=True)
 
 
-def _unpacked(db: Database, found: Sequence[tuple[bytes]], wanted: Wanted = ALL) -> list[LogEntry]:
+def _unpacked(db: Database, found: Sequence[tuple[bytes]], wanted: LogSlice = ALL) -> list[LogEntry]:
     with reading("the log of a session", but=(apsw.Error,)):
         saves: list[list[Data]] = codec.all_from_bytes([data for (data,) in found])
-        entries = [entry for entry in wanted.cut([one for save in saves for one in save]) if wanted.takes(entry)]
+        entries = wanted.chosen([entry for save in saves for entry in save])
         numbers = list(dict.fromkeys(number for entry in entries for number in packing.part_numbers(entry)))
         bodies = _bodies(db, numbers)
         values = codec.all_from_bytes([bodies[number] for number in numbers])
         parts = dict(zip(numbers, map(codec.part_from_dict, values), strict=True))
-        recorded = [number for entry in entries if (number := packing.body_number(entry)) is not None]
-        bodies |= _bodies(db, recorded) if recorded and wanted.bodies else {}
+        if wanted.bodies:
+            bodies |= _bodies(db, [n for entry in entries if (n := packing.body_number(entry)) is not None])
 
         def get_body(entry: Data) -> JSON | bytes:
             return bodies[entry["bytes"]] if "bytes" in entry else codec.from_bytes(bodies[entry["json"]])

@@ -113,7 +113,7 @@ class AppendLaws:
         assert sorted(one.position for one in made) == [*range(3, 37, 3)]
 
     async def test_once_leaves_out_what_is_held(self, store: CheckpointStore) -> None:
-        """By id, whoever brought it; where nothing is new nothing is written."""
+        """By id, also what a save brought; where nothing is new nothing is written."""
         await save(store, CHAT, "c1", "tea")  # its entry has the id c1.0
         made = await store.append(CHAT, [a_message("c1.0", "other"), a_message("m1"), a_message("m1")], once=True)
         assert await entry_ids(store, CHAT) == ["c1.0", "m1"]
@@ -169,7 +169,7 @@ class AppendLaws:
         assert await everything(store, ALICE) == before
 
     async def test_an_append_names_its_session(self, store: CheckpointStore) -> None:
-        """A user's scope is not enough, and what is not text is no attribute."""
+        """A user's scope is not enough, and attributes are text."""
         with pytest.raises(ScopeRequired):
             await store.append(ALICE, [a_message()])
         wrong: list[Any] = [{"n": 1}, {"": "x"}, {"a" * 201: "x"}, {"a": "x" * 2001}, {"a": "\0"}]
