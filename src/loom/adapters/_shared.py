@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from threading import Lock
 from types import TracebackType
@@ -13,6 +15,8 @@ from loom.core.clock import SystemClock
 from loom.core.scope import RunContext, Scope, within_run
 from loom.core.threads import Portal, renew_lock_after_fork
 from loom.engine.open import open_checkpoints, open_memory
+from loom.errors import UsageError
+from loom.memory._write.ingest import Utterance
 from loom.memory.memory import Memory
 from loom.memory.results import Remembered
 from loom.protocols.checkpoint_store import CheckpointStore
@@ -21,12 +25,12 @@ from loom.session.config import SessionConfig
 from loom.session.memory import MemoryView, SessionMemory, turn_key
 
 
-class _Closes(Protocol):
+class _CanClose(Protocol):
     async def aclose(self) -> None: ...
 
 
 _R = TypeVar("_R")
-_T = TypeVar("_T", bound=_Closes)
+_T = TypeVar("_T", bound=_CanClose)
 
 
 class Home(Generic[_T]):
@@ -34,20 +38,41 @@ class Home(Generic[_T]):
 
     Opened here, of a URL, it has a loop of its own in a thread: any loop of any thread may call, and blocking code too.
     Given as an object it stays with the loop that calls, and is left open; blocking code then calls on a loop in a
-    thread, which is ended.
+    thread, which is ended. With `one_loop`, an object that two loops use at one time raises UsageError: a memory would
+    wait for ever, because its locks belong to a loop.
     """
 
-    def __init__(self, of: _T, *, owns: bool) -> None:
-        self.of, self.owns = of, owns
+    def __init__(self, of: _T, *, owns: bool, one_loop: bool = False) -> None:
+        self.of, self.owns, self._one_loop = of, owns, one_loop
+        self._calls: Counter[object] = Counter()
         self._portal: Portal | None = None
+        self._is_closed = False
         self._lock = Lock()
         renew_lock_after_fork(self, "_lock")
 
     async def call(self, function: Callable[[_T], Awaitable[_R]]) -> _R:
         """Call it from async code."""
         if not self.owns:
-            return await function(self.of)
+            with self._on_this_loop():
+                return await function(self.of)
         return await asyncio.wrap_future(self._thread().start(partial(function, self.of)))
+
+    @contextmanager
+    def _on_this_loop(self) -> Generator[None]:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if self._one_loop and self._calls.total() > self._calls[loop]:
+                raise UsageError(
+                    "this memory was given as an object, and another event loop is using it; give the adapter a URL, "
+                    "and it can be used from any thread"
+                )
+            self._calls[loop] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls[loop] -= 1
+                self._calls += Counter()  # drops loops that wait for nothing
 
     def run(self, function: Callable[[_T], Awaitable[_R]]) -> _R:
         """Call it from blocking code, and wait."""
@@ -55,6 +80,8 @@ class Home(Generic[_T]):
 
     def _thread(self) -> Portal:
         with self._lock:
+            if self._is_closed and self.owns:
+                raise UsageError("this adapter is closed; make another")
             if self._portal is None:
                 self._portal = Portal("this adapter")
             return self._portal
@@ -66,7 +93,7 @@ class Home(Generic[_T]):
     def close(self) -> None:
         """Close what was opened here. Closing twice is allowed."""
         with self._lock:
-            portal, self._portal = self._portal, None
+            portal, self._portal, self._is_closed = self._portal, None, True
         if portal is not None and portal.is_of_this_process:
             try:
                 if self.owns:
@@ -107,7 +134,7 @@ class Owner:
 
 def home_of_memory(memory: str | Mapping[str, Any] | Memory) -> Home[Memory]:
     """The home of a memory: of an open one, or of one to open."""
-    return Home(open_memory(memory), owns=not isinstance(memory, Memory))
+    return Home(open_memory(memory), owns=not isinstance(memory, Memory), one_loop=True)
 
 
 def home_of_checkpoints(store: str | CheckpointStore) -> Home[CheckpointStore]:
@@ -138,12 +165,28 @@ class Turns:
 
         async def write(memory: Memory) -> Remembered:
             turn = self._of(memory, user_id, session_id)
-            done = await turn.remember(turn_key(key), message, answer, view=view)
-            if self._home.owns:  # a loop that ends with the caller's block is no place for work in the background
-                await memory.upkeep(user_id=user_id)
-            return done
+            return await self._kept(memory, turn.remember(turn_key(key), message, answer, view=view), user_id)
 
         return await self._home.call(write)
+
+    async def keep(
+        self, turns: Sequence[Utterance], *, user_id: str, session_id: str, key: str | None = None
+    ) -> Remembered | None:
+        """Keep what was said, in one step, once under a key; None where nothing was."""
+        if not turns:
+            return None
+
+        async def write(memory: Memory) -> Remembered:
+            done = memory.remember(turns, user_id=user_id, session_id=session_id, key=key, learn=True)
+            return await self._kept(memory, done, user_id)
+
+        return await self._home.call(write)
+
+    async def _kept(self, memory: Memory, work: Awaitable[Remembered], user_id: str) -> Remembered:
+        done = await work
+        if self._home.owns:  # work in the background needs a loop that does not end with the caller
+            await memory.upkeep(user_id=user_id)
+        return done
 
     async def use(self, tool: Tool, input: Any, *, user_id: str, session_id: str) -> ToolOutput:
         """Run a memory tool for a user."""

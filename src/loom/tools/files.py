@@ -114,11 +114,15 @@ class FileTree:
 
     async def write(self, path: str, text: str) -> None:
         """Write a file, new or changed."""
+        await self._store.put(self._scope, self.block(path, text))
+
+    def block(self, path: str, text: str) -> WorkingBlock:
+        """A file, new or changed, as it is to be stored."""
         if len(text) > MAX_BLOCK:
             raise ToolError(f"the file would have {len(text):,} characters; at most {MAX_BLOCK:,} may be: split it")
         if path not in self.files:
             self._check_new(path, len(self.files) + 1)
-        await self._store.put(self._scope, self._block(path, text))
+        return self._block(path, text)
 
     async def move(self, old: str, new: str | None) -> None:
         """Move a file or a folder, all of it or nothing; to None it is deleted."""
