@@ -39,10 +39,8 @@ from loom.adapters.langgraph import LoomSaver
 THREAD = "thread"
 
 
-def _all_added(messages: list[Any], writes: Any) -> list[Any]:
-    for write in writes:
-        messages = add_messages(messages, write)  # type: ignore[assignment]
-    return messages
+def _all_added(messages: list[Any], writes: Any) -> Any:
+    return add_messages(messages, [message for write in writes for message in write])
 
 
 class Dicts(TypedDict):

@@ -19,6 +19,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -435,7 +436,7 @@ OPS = st.one_of(
 )
 
 
-def plain(result):
+def plain(result: Any) -> Any:
     """A result without times and order; of a query only what has a score, with equal scores in any order."""
     if not isinstance(result, list):
         return result and (result.namespace, result.key, result.value)

@@ -18,6 +18,7 @@ try:
     from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
     from langgraph.checkpoint.base import PendingWrite, writes_sort_key
     from langgraph.checkpoint.serde.base import SerializerProtocol
+    from langgraph.checkpoint.serde.types import _DeltaSnapshot
     from pydantic import BaseModel
 except ImportError as error:
     raise MissingExtra("loom.adapters.langgraph", "langgraph") from error
@@ -31,8 +32,11 @@ _SET_FIELDS, _SET_NAMED, _SET_EXTRA, _SET_PRIVATE = (
     BaseModel.__dict__[name].__set__
     for name in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
 )
-EMPTY = "empty"
-"""The form of a channel that has a version and no value."""
+EMPTY, SNAPSHOT = "empty", "snapshot:"
+"""The form of a channel that has a version and no value; and the start of that of a delta channel's snapshot.
+
+What was last a list stays known behind an empty channel: the next snapshot begins with the one before it.
+"""
 
 
 class Recent(Generic[_K, _V]):
@@ -87,9 +91,10 @@ class Channel(NamedTuple):
 
     def value(self, serde: SerializerProtocol) -> Any:
         """The value, which the caller may change."""
-        if self.items is not None:
-            return [item.made(serde) if type(item) is _Message else _copied(item, serde) for item in self.items]
-        return serde.loads_typed((self.kind, self.data))
+        if self.items is None:
+            return serde.loads_typed((self.kind, self.data))
+        made = [item.made(serde) if type(item) is _Message else _copied(item, serde) for item in self.items]
+        return _DeltaSnapshot(made) if self.kind.startswith(SNAPSHOT) else made
 
 
 class Piece(NamedTuple):
@@ -103,10 +108,12 @@ class Piece(NamedTuple):
 
     def onto(self, before: Channel | None, serde: SerializerProtocol) -> Channel:
         """The channel behind this piece."""
+        if self.kind == EMPTY and before is not None:
+            return before._replace(version=self.version, kind=EMPTY, data=b"")
         if self.start is None:
             return Channel(self.version, self.kind, self.data, size=len(self.data))
         kept = before.items[: self.start] if before and before.items else []
-        fresh = serde.loads_typed((self.kind, self.data))
+        fresh = serde.loads_typed((self.kind.removeprefix(SNAPSHOT), self.data))
         more = [_Message.of(item) if type(item) in _MESSAGES else item for item in fresh]
         size = len(self.data) + (before.size if before and self.start else 0)
         return Channel(self.version, self.kind, items=[*kept, *more], size=size)
@@ -168,13 +175,15 @@ def changes(
             continue
         if name in values:
             value: Any = values[name]
+            is_snapshot = isinstance(value, _DeltaSnapshot) and _kind(value.value) is list
+            value = value.value if is_snapshot else value
             start = _shared(known.items or [] if known else [], value, serde) if _kind(value) is list else None
             kind, data = serde.dumps_typed(value if start is None else value[start:])
-            pieces.append(Piece(name, version, start, kind, data))
+            pieces.append(Piece(name, version, start, SNAPSHOT + kind if is_snapshot else kind, data))
             after[name] = pieces[-1].onto(known, serde)
         elif name in new:
             pieces.append(Piece(name, version, None, EMPTY, b""))
-            after[name] = pieces[-1].onto(None, serde)
+            after[name] = pieces[-1].onto(known, serde)
     return tuple(pieces), after
 
 

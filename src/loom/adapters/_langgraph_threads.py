@@ -384,17 +384,20 @@ class Threads:
         return history
 
     async def _value(self, scope: Scope, point: Checkpoint, name: str, at: tuple[str, CheckpointEntry]) -> Any:
-        """What a channel holds since an ancestor of a checkpoint, which says so."""
-        channel = next(piece for piece in at[1].pieces if piece.name == name)
-        if channel.start:  # the rest of a list: from the beginning
-            log = await self._log(scope, point, point.position)
-            known: Channel | None = None
-            for id, entry in reversed(log):
-                for piece in entry.pieces:
-                    known = piece.onto(known, self._serde) if piece.name == name else known
-                if id == at[0] and known is not None:
-                    return known.value(self._serde)
-        return channel.onto(None, self._serde).value(self._serde)
+        """What a channel of a checkpoint held at the nearest ancestor that says so."""
+        piece = next(piece for piece in at[1].pieces if piece.name == name)
+        if not piece.start:
+            return piece.onto(None, self._serde).value(self._serde)
+        entry, channels = await self._state(scope, point)
+        if all(one.name != name or one.kind == EMPTY for one in entry.pieces):  # nothing came after it
+            return channels[name]._replace(kind=piece.kind).value(self._serde)
+        known: Channel | None = None
+        for id, entry in reversed(await self._log(scope, point, point.position)):
+            for one in entry.pieces:
+                known = one.onto(known, self._serde) if one.name == name else known
+            if id == at[0]:
+                break
+        return None if known is None else known.value(self._serde)
 
 
 def _seed(ancestors: Sequence[CheckpointEntry], name: str) -> tuple[int, int] | None:
