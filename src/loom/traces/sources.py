@@ -58,7 +58,7 @@ class NamedTrace:
 
 
 @dataclass(slots=True)
-class FoundRecords:
+class FoundRequests:
     """The records of one source after another, and what was left out of it."""
 
     files: list[tuple[str, list[SourceRecord]]] = field(default_factory=list[tuple[str, list[SourceRecord]]])
@@ -75,7 +75,7 @@ class FoundRecords:
 
 def read_sources(
     sources: Iterable[str | os.PathLike[str]], *, progress: Callable[[int, int], None] | None = None
-) -> FoundRecords:
+) -> FoundRequests:
     """The records of files, folders, patterns and pipes; `trace.jsonl:41:42` names two lines of a file.
 
     A file that is named must hold requests. Other files of a folder or a pattern are left out, with the reason.
@@ -84,7 +84,7 @@ def read_sources(
         BadRequestFile: a file or a record in it cannot be read; the message names file and line.
         UsageError: nothing is found.
     """
-    found = FoundRecords()
+    found = FoundRequests()
     given = [os.fspath(source) for source in sources]
     files = [file for name in given for file in _files(name)]
     total, done = sum(_size(file.path) for file in files), 0
