@@ -44,9 +44,11 @@ GROUPS = {
     ),
     "store": ("init", "sweep", "verify", "copy"),
     "session": ("list", "show", "requests", "restore", "fork", "export", "compact"),
+    "mcp": ("install",),
+    "serve": ("token",),
 }
 COMMANDS = (
-    *("", "chat", "demo", "doctor", "forget"),
+    *("", "chat", "demo", "doctor", "forget", "inspect", "serve token add", "serve token list", "serve token revoke"),
     *(line for group, names in GROUPS.items() for line in (group, *(f"{group} {name}" for name in names))),
 )
 OPENING = """# The command line
@@ -88,7 +90,7 @@ def test_every_command_is_on_the_page(tmp_path):
         _, _, commands = run_loom(f"loom {command} --help", tmp_path).partition("Commands:\n")
         return re.findall(r"^  (\w+) ", commands, re.MULTILINE)
 
-    assert sorted(listed("")) == sorted(["chat", "demo", "doctor", "forget", *GROUPS])
+    assert sorted(listed("")) == sorted(["chat", "demo", "doctor", "forget", "inspect", *GROUPS])
     for group, names in GROUPS.items():
         assert sorted(listed(group)) == sorted(names)
 

@@ -24,10 +24,12 @@ COMMANDS = {
     "doctor": "Report what is installed, or whether a store answers and what it guarantees with its current settings.",
     "forget": "Erase a person: memory, conversations and jobs, with a receipt that says what is still pending.",
     "cache": "Check what the prompt cache does with requests, before and after they are sent.",
-    "inspect": "Look at a store or at a transcript in a browser. Nothing leaves this machine.",
+    "inspect": (
+        "Look at a store, or at a transcript of Claude Code or Codex, in a browser. Nothing leaves this machine."
+    ),
     "mcp": "Serve the memory to Claude Code, Codex, Cursor and other programs that speak MCP.",
     "memory": "Remember, recall and forget.",
-    "serve": "Serve the memory over HTTP and MCP, on this machine or to callers with tokens.",
+    "serve": "Serve the memory over HTTP and MCP.",
     "session": "Show saved conversations, go back in them, fork and compact them.",
     "store": "Create a store, verify its indexes, copy it, erase forgotten bytes.",
 }
