@@ -19,12 +19,14 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from langgraph.graph import StateGraph
 from langgraph.store.base import (
+    BaseStore,
     GetOp,
     InvalidNamespaceError,
     Item,
@@ -374,6 +376,26 @@ async def test_async_embedders_are_awaited_where_they_were_called():
         await store.aput(("a",), "k", {"text": "aaa"})
         assert [item.key for item in await store.asearch((), query="aaa")] == ["k"]
         assert await store.asweep_ttl() == 0
+
+
+def test_nodes_of_a_graph_use_it(store):
+    class Said(TypedDict):
+        text: str
+
+    def keep(state: Said, *, store: BaseStore) -> Said:
+        store.put(("said",), state["text"], {"text": state["text"]})
+        return {"text": str(len(store.search(("said",))))}
+
+    async def akeep(state: Said, *, store: BaseStore) -> Said:
+        await store.aput(("said",), state["text"], {"text": state["text"]})
+        return {"text": str(len(await store.asearch(("said",))))}
+
+    def graph(node):
+        return StateGraph(Said).add_node("keep", node).set_entry_point("keep").compile(store=store)
+
+    assert graph(keep).invoke({"text": "a"}) == {"text": "1"}
+    assert asyncio.run(graph(akeep).ainvoke({"text": "b"})) == {"text": "2"}
+    assert asyncio.run(graph(keep).ainvoke({"text": "c"})) == {"text": "3"}
 
 
 def test_five_threads_with_a_loop_each_lose_nothing(store):

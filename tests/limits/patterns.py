@@ -26,13 +26,13 @@ class Found:
     methods: set[str] = field(default_factory=set[str])
 
 
-APART = "loom.adapters.adk"
-"""The module that cannot be imported beside the others: its framework needs an environment of its own."""
+APART = ("loom.adapters.adk", "loom.adapters._adk_sessions")
+"""Modules that cannot be imported beside the others: their framework needs an environment of its own."""
 
 
 def every_module() -> list[ModuleType]:
     names = [info.name for info in pkgutil.walk_packages(loom.__path__, "loom.") if not info.name.endswith("__main__")]
-    return [importlib.import_module(name) for name in ["loom", *sorted(names)] if name != APART]
+    return [importlib.import_module(name) for name in ["loom", *sorted(names)] if name not in APART]
 
 
 def _pattern(value: object) -> re.Pattern[Any] | None:

@@ -59,14 +59,14 @@ class LoomStore(Owner, lg.BaseStore):
         clock: Clock | None = None,
     ) -> None:
         self._scope, self._clock = Scope(namespace, user_id), clock or SystemClock()
-        self._store = cast("AdminStore", url.store if isinstance(url, Memory) else store_at(url, Opening(clock)))
+        self._store: AdminStore = cast("Any", url.store if isinstance(url, Memory) else store_at(url, Opening(clock)))
         self._home = Home(self._store, owns=isinstance(url, str | Mapping))
         self._ids, self._swept_at, self._is_bound = RecordIds(self._clock), self._clock.monotonic(), False
         self._index, self.ttl_config, self._ttl = index, ttl, ttl or lg.TTLConfig()
         self._embeddings = ensure_embeddings(index.get("embed")) if index else None
 
     def batch(self, ops: Iterable[lg.Op]) -> list[lg.Result]:
-        """Do these operations, reads before writes. It may be called where a loop is running, and blocks it."""
+        """Do these operations, reads before writes. Where a loop is running, it blocks it."""
         asked, texts, queries = self._asked(ops)
         vectors = self._embeddings.embed_documents(texts) if self._embeddings and texts else ()
         sought = {query: self._embeddings.embed_query(query) for query in queries} if self._embeddings else {}
@@ -101,21 +101,19 @@ class LoomStore(Owner, lg.BaseStore):
         epoch = await self._store.epoch(self._scope)
         named = [op for op in ops if isinstance(op, lg.GetOp | lg.PutOp)]
         held = await self._held({form.item_id(op.namespace, op.key) for op in named})
-        results, read, puts = list[Any](), dict[str, Episode](), dict[str, lg.PutOp]()
+        puts = {form.item_id(op.namespace, op.key): op for op in named if isinstance(op, lg.PutOp)}
+        results, read = list[Any](), dict[str, Episode]()
         for op in ops:
             found: list[tuple[Episode, float | None]] = []
             if isinstance(op, lg.GetOp):
                 one = held.get(form.item_id(op.namespace, op.key))
                 found = [(one, None)] if one and self._is_shown(one) else []
-                results.append(form.item_of(lg.Item, one) if one and found else None)
+                results.append(form.item_of(lg.Item, found[0][0]) if found else None)
             elif isinstance(op, lg.SearchOp):
                 found = await self._search(op, sought.get(op.query or ""))
                 results.append([form.item_of(lg.SearchItem, one, score=score) for one, score in found])
-            elif isinstance(op, lg.PutOp):
-                puts[form.item_id(op.namespace, op.key)] = op
-                results.append(None)
             else:
-                results.append(await self._namespaces(op))
+                results.append(await self._namespaces(op) if isinstance(op, lg.ListNamespacesOp) else None)
             if isinstance(op, lg.GetOp | lg.SearchOp) and op.refresh_ttl:
                 read |= {one.id: one for one, _ in found if "minutes" in one.attributes}
         now, minutes = self._clock.now(), {id: cast("float", one.attributes["minutes"]) for id, one in read.items()}
@@ -131,8 +129,7 @@ class LoomStore(Owner, lg.BaseStore):
         if every is not None and self._clock.monotonic() - self._swept_at >= every * 60:
             await self._sweep()
         if needs_vectors and not self._is_bound and self._index:
-            name = form.name_of(self._index.get("embed"))
-            await self._store.bind(f"langgraph:{name}", self._index.get("dims", 0))
+            await self._store.bind(f"langgraph:{form.name_of(self._index.get('embed'))}", self._index.get("dims", 0))
             self._is_bound = True
 
     def _is_shown(self, record: Episode) -> bool:
@@ -156,9 +153,8 @@ class LoomStore(Owner, lg.BaseStore):
     async def _search(self, op: lg.SearchOp, vector: Vector | None) -> list[tuple[Episode, float | None]]:
         end = op.offset + op.limit
         if vector is None:
-            every = [one async for one in self._items(op.namespace_prefix) if form.fits(one, op.filter)]
-            every.sort(key=lambda one: one.at, reverse=True)
-            return [(one, None) for one in every[op.offset : end]]
+            fitting = [one async for one in self._items(op.namespace_prefix) if form.fits(one, op.filter)]
+            return [(one, None) for one in sorted(fitting, key=lambda one: one.at, reverse=True)[op.offset : end]]
         where, most = form.items_under("vector", op.namespace_prefix), 4 * max(end, 1)
         while True:
             hits = await self._store.search(self._scope, Query(vector=vector, where=where, limit=most))
@@ -168,9 +164,8 @@ class LoomStore(Owner, lg.BaseStore):
             for score, part in parts:
                 one = items.get(part.sources[0])
                 # A vector of another writing belongs to a value that is gone.
-                is_found = one and one.attributes["made"] == part.attributes["made"] and self._is_shown(one)
-                if one and is_found and form.fits(one, op.filter):
-                    best.setdefault(one.id, (one, score))
+                if one and one.attributes["made"] == part.attributes["made"] and self._is_shown(one):
+                    best |= {one.id: (one, score)} if one.id not in best and form.fits(one, op.filter) else {}
             if len(best) >= end or len(hits) < most:
                 return list(best.values())[op.offset : end]
             most *= 4
@@ -199,7 +194,7 @@ class LoomStore(Owner, lg.BaseStore):
         self._swept_at, count = self._clock.monotonic(), 0
         where = Range("meta.expires", high=self._clock.now() + TICK)
         while page := await self._store.list(self._scope, where=where, limit=_PAGE):
-            items = [one for one in page if isinstance(one, Episode)]
-            await self._store.delete(self._scope, *(id for one in items for id in (one.id, *form.vector_ids(one))))
-            count += len(items)
+            ids = [id for one in page if isinstance(one, Episode) for id in (one.id, *form.vector_ids(one))]
+            await self._store.delete(self._scope, *ids)
+            count += len(page)
         return count
