@@ -208,6 +208,11 @@ Adopt: TypeAlias = Callable[[str], Embedder | None]
 """Returns the embedder with an identity, if it is installed and runs on this machine."""
 
 
+def is_instant(embedder: object) -> bool:
+    """Whether an embedder says of itself that it takes no time worth waiting for."""
+    return getattr(embedder, "is_instant", False) is True
+
+
 class EmbedderBinding:
     """The embedder of a store. If none was named, the store's own embedder is adopted, if this machine has it."""
 

@@ -27,6 +27,9 @@ class Embedder(Protocol):
     - `identity` changes whenever the output would;
     - a text too long is cut, not refused; an empty text is refused with UsageError;
     - a failure raises a ProviderError and never returns zeros.
+
+    With an attribute `is_instant`, which is True, it says that it takes no time worth waiting for: its vectors are then
+    written with the texts, and those of any other embedder after them.
     """
 
     @property
@@ -42,11 +45,3 @@ class Embedder(Protocol):
     async def embed(self, texts: Sequence[str], *, purpose: Purpose) -> Sequence[Vector]:
         """One vector for each text."""
         ...
-
-
-def is_instant(embedder: object) -> bool:
-    """Whether an embedder says of itself, by `is_instant`, that it takes no time worth waiting for and cannot fail.
-
-    Its vectors are written with the texts; those of any other embedder after them.
-    """
-    return getattr(embedder, "is_instant", False) is True

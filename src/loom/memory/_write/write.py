@@ -13,14 +13,14 @@ from loom.core.record import Claim, Episode, Fact, Layer
 from loom.core.scope import Scope
 from loom.core.threads import Locks
 from loom.errors import EmbedderMismatch, LoomError, NotFound, StaleWrite, UsageError
-from loom.memory._shared import TRIES, EmbedderBinding, get_all, notes_of, retry_stale
+from loom.memory._shared import TRIES, EmbedderBinding, get_all, is_instant, notes_of, retry_stale
 from loom.memory._upkeep.background import Upkeep
 from loom.memory._upkeep.metabolism import REVIVE, Effects, Metabolism, revive_key, successor, with_importance
 from loom.memory._write.apply_claims import Learner, LearnResult
 from loom.memory._write.ingest import ContextKeys, Keys, with_positions
 from loom.memory._write.learn_in_background import Learning
 from loom.memory.results import OTHER_TEXT, REPEATED, Remembered, Skip, reason_of
-from loom.protocols.embedder import Embedder, Vector, is_instant
+from loom.protocols.embedder import Embedder, Vector
 from loom.protocols.memory_store import Job, KeepsVectors, MemoryStore, Reembeds, Store, WritesVectors
 
 _Place: TypeAlias = Callable[[Sequence[Episode]], Awaitable[Effects]]
