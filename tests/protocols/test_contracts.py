@@ -12,7 +12,7 @@ import pytest
 
 import loom.protocols
 from loom.core.filter import Eq, Filter
-from loom.core.log import Checkpoint, LogEntry, Replacement, Shown
+from loom.core.log import Checkpoint, LogEntry, Recorded, Replacement, SavedSession, Shown
 from loom.core.message import Message, Part, TextPart, ToolCallPart, Usage
 from loom.core.record import Claim, Episode, Fact, Hit, Layer, Passage, Provenance, Receipt, Record, rank_key
 from loom.core.scope import Scope
@@ -184,10 +184,37 @@ class EmptyLog:
         self, scope: Scope, checkpoint: Checkpoint, *, entries: Sequence[LogEntry], head: str | None
     ) -> None: ...
     async def load(self, scope: Scope, id: str | None = None) -> Checkpoint | None: ...
-    async def history(self, scope: Scope, id: str) -> tuple[LogEntry, ...]:
+    async def append(
+        self,
+        scope: Scope,
+        entries: Sequence[LogEntry],
+        *,
+        attributes: Mapping[str, str] | None = None,
+        once: bool = False,
+        parent: str | None = None,
+        id: str | None = None,
+    ) -> Checkpoint:
+        return Checkpoint(id=id or "k1", session_id="s", at=T0, position=len(entries), turn=0)
+
+    async def history(self, scope: Scope, id: str, *, after: int = 0, bodies: bool = True) -> tuple[LogEntry, ...]:
         return ()
 
-    async def list(self, scope: Scope, *, limit: int | None = None) -> tuple[Checkpoint, ...]:
+    async def recorded(
+        self, scope: Scope, id: str | None = None, *, kind: str | None = None, after: int = 0
+    ) -> tuple[Recorded, ...]:
+        return ()
+
+    async def list(
+        self,
+        scope: Scope,
+        *,
+        limit: int | None = None,
+        attributes: Mapping[str, str] | None = None,
+        before: str | None = None,
+    ) -> tuple[Checkpoint, ...]:
+        return ()
+
+    async def sessions(self, scope: Scope, *, limit: int | None = None) -> tuple[SavedSession, ...]:
         return ()
 
     async def delete(self, scope: Scope, id: str) -> bool:

@@ -59,7 +59,7 @@ class ModelResponse:
     model: str
     """The model that answered, as the provider names it."""
     id: str | None = None
-    reported: Mapping[str, int] | None = None
+    reported: Mapping[str, int] | None = field(default=None, compare=False)
     """What the provider said of its cache: `read`, `write`, and of what was written `5m` and `1h`. A count that it did
     not name is not there; None where that is not known of any."""
     finish: str = ""
