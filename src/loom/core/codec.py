@@ -143,9 +143,12 @@ _AT_A_TIME = 64
 """Values that are read as one document: with more, their bytes leave the processor's cache."""
 
 
+_encoded = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def to_bytes(value: JSON) -> bytes:
     """A JSON value in the bytes that stores keep: short, and every Python text comes back, half surrogates too."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+    return _encoded(value).encode("utf-8", "surrogatepass")
 
 
 def from_bytes(data: bytes) -> JSON:

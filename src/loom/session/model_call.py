@@ -89,9 +89,10 @@ class Meter:
 
     def sections(self, window: Window) -> dict[str, int]:
         """The tokens of each section and of the tools, by estimate."""
-        pairs = zip(SECTIONS, window.heads, strict=True)
-        counts = {section: round(self._chain(head) * self.counter.scale) for section, head in pairs}
-        return {"tools": round(self._tools(window) * self.counter.scale), **counts}
+        scale, counts = self.counter.scale, {"tools": round(self._tools(window) * self.counter.scale)}
+        for section, head in zip(SECTIONS, window.heads, strict=True):
+            counts[section] = 0 if head is None else round(self._chain(head) * scale)
+        return counts
 
     def _count(self, window: Window) -> int:
         return self._tools(window) + sum(map(self._chain, window.heads))
