@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.ready
+BASE := $(VENV)/.base
 
 MOCK := $(VENV)/aimock/.ready
 BROWSER := $(VENV)/browser/.ready
@@ -12,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-llm check bench lock clean
 
-demo: $(SETUP)  ## two users, facts that change, recall, compaction, checkpoints, the cache, and what each cost
+demo: $(BASE)  ## two users, facts that change, recall, compaction, checkpoints, the cache, and what each cost
 	@$(BIN)/loom demo
 
 test: $(SETUP) $(MOCK) $(BROWSER)  ## every check and every test, side by side; what the checks said comes last
@@ -38,12 +39,16 @@ bench: $(SETUP)  ## the figures of benchmarks/README.md
 	@$(BIN)/python -m benchmarks.context
 	@$(BIN)/python -m benchmarks.tokens
 
-$(SETUP): pyproject.toml requirements.lock requirements-data.lock
+$(BASE): pyproject.toml requirements-base.lock  # Loom alone, as its users install it
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.9"
+	@test -f $(SETUP) || VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --require-hashes -r requirements-base.lock
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(SETUP): $(BASE) requirements.lock requirements-data.lock  # and everything that its tests need
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --require-hashes -r requirements.lock
 	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --require-hashes --no-deps -r requirements-data.lock
-	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(MOCK): $(SETUP)  # a mock of the providers that others maintain, for the tests of the models
@@ -58,6 +63,8 @@ $(BROWSER): $(SETUP) scripts/browser.py  # Chromium and axe, for the tests of th
 lock:  ## choose dependency versions anew; the lock names versions and hashes, never an index
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 --group dev --extra tokens --extra minilm --extra wordllama pyproject.toml -o requirements.lock
+	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
+		--python-version 3.11 --constraint requirements.lock --group build pyproject.toml -o requirements-base.lock
 	@$(BIN)/uv pip compile --quiet --no-deps --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 requirements-data.in -o requirements-data.lock
 
