@@ -2,7 +2,6 @@
 
 It prints:
 
-    now: Globex
     true in 2025: Acme
     true in June 2026: Globex
     true in June 2026, as known before: Acme
@@ -26,11 +25,11 @@ with open_memory_sync("inmemory") as memory:
     then = datetime.now(UTC)  # before we were told of the new job
     memory.assert_fact("user", "works_at", "Globex", user_id="ann", valid_from=day("2026-03-01"))
 
-    def employer(at: datetime | None = None, known_at: datetime | None = None) -> str:
+    def employer(at: datetime, known_at: datetime | None = None) -> str:
+        """Where Ann worked at a time, as known at a time."""
         facts = memory.facts(user_id="ann", predicate="works_at", at=at, known_at=known_at)
         return ", ".join(fact.object for fact in facts)
 
-    print("now:", employer())
     print("true in 2025:", employer(at=day("2025-06-01")))
     print("true in June 2026:", employer(at=day("2026-06-01")))
     print("true in June 2026, as known before:", employer(at=day("2026-06-01"), known_at=then))
