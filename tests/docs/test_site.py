@@ -1,6 +1,7 @@
 """The site: every page is in its navigation, every link leads somewhere, and programs can read it as text."""
 
 import ast
+import inspect
 import re
 import tomllib
 
@@ -168,3 +169,26 @@ def test_the_script_needs_the_standard_library_alone():
         "pathlib",
         "typing",
     }
+
+
+def test_the_outcomes_on_the_first_screen_are_figures_of_the_benchmarks():
+    outcomes = re.findall(
+        r"^- \*\*(.*?)(?=^- |^```)", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )[:3]
+    measured = " ".join((ROOT / "benchmarks/README.md").read_text("utf-8").split())
+    for outcome in outcomes:
+        said = " ".join(re.sub(r"\]\([^)]*\)", "", outcome).split())
+        figures = re.findall(r"[\d.]+%|\d+ to \d+ points|0 of [\d,]+ \w+", said)
+        assert figures, outcome
+        assert "](benchmarks/README.md#" in outcome
+        assert [figure for figure in figures if figure not in measured] == []
+
+
+def test_the_methods_for_people_who_come_from_elsewhere_take_what_is_shown():
+    rows = re.findall(r"`memory\.(\w+)\(([^`]*)\)`", (ROOT / "README.md").read_text("utf-8"))
+    assert {name for name, _ in rows} >= {"remember", "recall", "list", "get", "update", "forget", "explain", "facts"}
+    for name, given in rows:
+        call = ast.parse(f"f({given})", mode="eval").body
+        assert isinstance(call, ast.Call)
+        named = {word.arg: None for word in call.keywords if word.arg}
+        inspect.signature(getattr(loom.Memory, name)).bind(None, *call.args, **named)
