@@ -7,11 +7,12 @@ BASE := $(VENV)/.base
 
 MOCK := $(VENV)/aimock/.ready
 BROWSER := $(VENV)/browser/.ready
+DOCS := .venv-docs
 
 # Tests start many processes: without compiled files each of them would read every source anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-llm check bench lock clean
+.PHONY: demo test test-llm check bench docs lock clean
 
 demo: $(BASE)  ## two users, facts that change, recall, compaction, checkpoints, the cache, and what each cost
 	@$(BIN)/loom demo
@@ -38,6 +39,16 @@ check: $(SETUP)  ## style, types, import direction, declared dependencies, size,
 bench: $(SETUP)  ## the figures of benchmarks/README.md
 	@$(BIN)/python -m benchmarks.context
 	@$(BIN)/python -m benchmarks.tokens
+
+docs: $(DOCS)/.ready  ## the documentation site, in site/; a link that leads nowhere is an error
+	@$(DOCS)/bin/python -m scripts.site prepare build/docs
+	@$(DOCS)/bin/zensical build --strict --clean
+	@$(DOCS)/bin/python -m scripts.site texts site
+
+$(DOCS)/.ready: requirements-docs.lock
+	@test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
+	@touch $@
 
 $(BASE): pyproject.toml requirements-base.lock  # Loom alone, as its users install it
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -67,6 +78,8 @@ lock:  ## choose dependency versions anew; the lock names versions and hashes, n
 		--python-version 3.11 --constraint requirements.lock --group build pyproject.toml -o requirements-base.lock
 	@$(BIN)/uv pip compile --quiet --no-deps --generate-hashes --no-header --no-annotate --no-emit-index-url \
 		--python-version 3.11 requirements-data.in -o requirements-data.lock
+	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate --no-emit-index-url \
+		--python-version 3.11 --group docs -o requirements-docs.lock
 
 clean:
-	@rm -rf $(VENV) dist .pytest_cache .ruff_cache .hypothesis /dev/shm/loom-tests-$$(id -u)
+	@rm -rf $(VENV) $(DOCS) build dist site .pytest_cache .ruff_cache .hypothesis /dev/shm/loom-tests-$$(id -u)

@@ -71,6 +71,8 @@ def _files(root: Path) -> Iterator[Path]:
     yield from sorted(root.glob("*.md"))
     for folder, ending in (("src", "*.py"), ("docs", "*.md"), ("benchmarks", "*.py"), ("benchmarks", "*.md")):
         yield from sorted((root / folder).rglob(ending))
+    for folder, ending in (("examples", "*.py"), ("examples", "*.md")):
+        yield from sorted((root / folder).glob(ending))
     yield from sorted((root / "tests").rglob("*.py"))
 
 

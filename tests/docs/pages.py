@@ -18,7 +18,10 @@ ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 OTHERS = tuple(
     ROOT / name
-    for name in ("CHANGELOG.md", "CONTRIBUTING.md", "AGENTS.md", "SECURITY.md", "VERSIONING.md", "benchmarks/README.md")
+    for name in (
+        *("CHANGELOG.md", "CONTRIBUTING.md", "AGENTS.md", "SECURITY.md", "VERSIONING.md"),
+        *("benchmarks/README.md", "examples/README.md"),
+    )
 )
 GUIDE = ROOT / "CONTRIBUTING.md"
 REWRITE = "LOOM_REWRITE_DOCS"
