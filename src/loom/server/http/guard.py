@@ -163,8 +163,16 @@ class _Rates:
 class Gate:
     """The outermost layer of the server."""
 
-    def __init__(self, app: App, *, hosts: frozenset[str] | None, limits: Limits, counts: Counts) -> None:
-        self._app, self._hosts, self._limits, self._counts = app, hosts, limits, counts
+    def __init__(
+        self,
+        app: App,
+        *,
+        hosts: frozenset[str] | None,
+        limits: Limits,
+        counts: Counts,
+        added: tuple[tuple[bytes, bytes], ...] = _SECURITY,
+    ) -> None:
+        self._app, self._hosts, self._limits, self._counts, self._added = app, hosts, limits, counts, added
         self._rates = _Rates(limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -182,7 +190,7 @@ class Gate:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 held = {name for name, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *(pair for pair in _SECURITY if pair[0] not in held)]
+                message["headers"] = [*message["headers"], *(pair for pair in self._added if pair[0] not in held)]
             await send(message)
 
         self._counts.running += 1
