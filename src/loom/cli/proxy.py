@@ -76,12 +76,7 @@ class _Proxied:
 async def _proxy(given: _Proxied) -> None:
     from loom.engine.agent_parts import agent_checkpoints
     from loom.server.http.guard import LOOPBACK
-    from loom.server.proxy import open_proxy
-
-    try:
-        import uvicorn
-    except ImportError as error:
-        raise MissingExtra("loom proxy", "server") from error
+    from loom.server.proxy import open_proxy, server_of
 
     async with AsyncExitStack() as stack:
         checkpoints, notes = None, ()
@@ -98,10 +93,6 @@ async def _proxy(given: _Proxied) -> None:
                 hosts=None if given.needs_token else LOOPBACK,
             )
         )
-        # The answer's own headers are passed on, and no other ones; its own log says when a provider breaks off.
-        config = uvicorn.Config(
-            app, log_level="critical", access_log=False, server_header=False, date_header=False, lifespan="off"
-        )
         with listening(given.host, given.port) as listener:
             host = f"[{given.host}]" if ":" in given.host else given.host
             where = f"http://{host}:{listener.getsockname()[1]}"
@@ -113,4 +104,4 @@ async def _proxy(given: _Proxied) -> None:
                 echo(f"Loom passes calls on from {where} to {', '.join(given.upstreams)}; {kept} (Ctrl-C ends it)")
                 for note in notes:
                     echo(f"! {note}", err=True)
-            await uvicorn.Server(config).serve(sockets=[listener])
+            await server_of(app).serve(sockets=[listener])

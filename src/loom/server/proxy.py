@@ -8,6 +8,7 @@ address of a provider is never taken from a request. Keys pass through: they are
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Final
@@ -16,7 +17,6 @@ from urllib.request import getproxies, proxy_bypass
 
 import anyio
 
-from loom.core.checks import check_name
 from loom.core.clock import Clock, SystemClock
 from loom.core.scope import Scope as Owner
 from loom.errors import MissingExtra, UsageError
@@ -25,6 +25,7 @@ from loom.server.tokens import ANYBODY, Token, TokenFile
 
 try:
     import httpx2
+    import uvicorn
     from starlette.routing import Route, Router
 
     from loom.server.http.guard import LOOPBACK, App, Counts, Gate, Limits, Receive, Refusal, Scope, Send
@@ -44,7 +45,8 @@ _PATHS: Final[Mapping[str, str]] = {
     "/v1/chat/completions": "openai",
 }
 """What is passed on, and to whom where the path names no upstream."""
-COUNTING: Final = "/v1/messages/count_tokens"
+_UPSTREAM_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_COUNTING: Final = "/v1/messages/count_tokens"
 
 _OF_ONE_CONNECTION: Final = frozenset(
     (
@@ -59,6 +61,9 @@ _OWN: Final = b"x-loom-"
 _LIMITS: Final = Limits(body_bytes=64_000_000, seconds=float("inf"))
 """Anthropic takes 32 MB. How long an answer may take is for the client to say: it hangs up."""
 _TIMEOUT: Final = {"connect": 30.0, "read": None, "write": None, "pool": None}
+_IDLE_SECONDS: Final = 5.0
+"""How long a connection is kept for the next call: well below the time after which a provider closes it, as a call
+that is sent at that moment fails, and is not sent again here."""
 _DEFAULT_USER: Final = "me"
 
 
@@ -76,9 +81,8 @@ def upstreams_of(given: Iterable[str]) -> dict[str, str]:
             raise UsageError(f"--upstream {text!r} is not NAME=URL; write it as openrouter=https://openrouter.ai/api")
         if parts.username is not None:
             raise UsageError(f"the address of upstream {name!r} holds a key; let the clients send it in a header")
-        check_name(name, "the name of an upstream")
-        if name == "v1" or "/" in name:
-            raise UsageError(f"an upstream cannot be called {name!r}: it is a part of a path; choose another name")
+        if name == "v1" or not _UPSTREAM_NAME.fullmatch(name):
+            raise UsageError(f"an upstream cannot be called {name!r}: it is a part of a path; use a-z, 0-9, - and _")
         found[name] = url.rstrip("/").removesuffix("/v1")  # a base URL of OpenAI's clients ends with it, others do not
     return found
 
@@ -121,12 +125,18 @@ async def open_proxy(
         yield Gate(Router(routes, default=_unknown), hosts=hosts, limits=_LIMITS, counts=Counts(), added=())
 
 
+def server_of(app: App) -> uvicorn.Server:
+    """A server that adds nothing of its own to an answer. The proxy's own log says when a provider breaks off."""
+    bare = {"server_header": False, "date_header": False, "access_log": False}
+    return uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off", **bare))
+
+
 def _transport(url: str) -> httpx2.AsyncHTTPTransport:
     """Connections to one upstream: no cookies, no redirects, no second try; through the machine's HTTP proxy if any."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     proxy = None if host in LOOPBACK or proxy_bypass(host) else getproxies().get(parts.scheme)
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100)
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=_IDLE_SECONDS)
     return httpx2.AsyncHTTPTransport(limits=limits, proxy=proxy)
 
 
@@ -189,7 +199,7 @@ class _Door:
         self._name, self._path, self._url = name, path, url + path
         self._target = (urlsplit(url).path + path).encode()
         self._transport, self._doorman, self._clock = transport, doorman, clock
-        self._journal = None if path == COUNTING else journal  # counting calls no model
+        self._journal = None if path == _COUNTING else journal  # counting calls no model
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one call on, and its answer back, until either side is done."""
