@@ -148,15 +148,18 @@ class ProxyJournal:
         _log.warning("a call to %s is not recorded: too many wait already", call.upstream)
 
     async def _work(self) -> None:
-        async for call in self._calls:
-            try:
-                scope, values = await anyio.to_thread.run_sync(self._read, call)
-                await self._store.append(scope, [Recorded(self._ids.next_id(), call.at, REQUEST, values)])
-            except Exception as error:  # noqa: BLE001 - a call was answered already; its record must not end the proxy
-                text = str(error) if isinstance(error, LoomError) else type(error).__name__
-                _log.warning("a call to %s could not be recorded: %s", call.upstream, text)
-            finally:
+        async with self._calls:
+            async for call in self._calls:
+                await self._record(call)
                 self._bytes -= len(call.body) + call.size
+
+    async def _record(self, call: Call) -> None:
+        try:
+            scope, values = await anyio.to_thread.run_sync(self._read, call)
+            await self._store.append(scope, [Recorded(self._ids.next_id(), call.at, REQUEST, values)])
+        except Exception as error:  # noqa: BLE001 - a call was answered already; its record must not end the proxy
+            text = str(error) if isinstance(error, LoomError) else type(error).__name__
+            _log.warning("a call to %s could not be recorded: %s", call.upstream, text)
 
     def _read(self, call: Call) -> tuple[Scope, dict[str, JSON]]:
         """The conversation of a call, and its record."""
