@@ -127,8 +127,10 @@ async def open_proxy(
 
 def server_of(app: App) -> uvicorn.Server:
     """A server that adds nothing of its own to an answer. The proxy's own log says when a provider breaks off."""
-    bare = {"server_header": False, "date_header": False, "access_log": False}
-    return uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off", **bare))
+    config = uvicorn.Config(
+        app, log_level="critical", lifespan="off", access_log=False, server_header=False, date_header=False
+    )
+    return uvicorn.Server(config)
 
 
 def _transport(url: str) -> httpx2.AsyncHTTPTransport:
