@@ -22,12 +22,12 @@ import httpx2
 
 from loom.catalog import ModelInfo, find_model
 from loom.context.cache.explain import compare
-from loom.context.cache.simulate import Step, has_moved, replay
+from loom.context.cache.simulate import has_moved, replay
 from loom.core.clock import RecordIds
 from loom.core.log import Recorded
 from loom.core.message import JSON, Usage
 from loom.core.scope import Scope
-from loom.core.window import PrefixChain
+from loom.core.window import Block, PrefixChain
 from loom.errors import LoomError
 from loom.protocols.checkpoint_store import CheckpointStore
 from loom.session.journal import REQUEST, CacheLoss, Journal, PendingRequest, Purpose, read_less
@@ -45,12 +45,15 @@ _CONVERSATIONS: Final = 200
 """Conversations whose last requests are kept, so that the next one can be compared with them."""
 _REMEMBERED: Final = 4
 """Requests of a conversation that a prediction replays, as in a session."""
+_SPARE: Final = 4
+"""Times the blocks of a request that are kept of a conversation: those of requests beside it, and rewritten ones."""
 _END_SECONDS: Final = 30.0
 """How long the end of the proxy waits for what is not recorded yet."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 """An error of a provider is recorded by its name alone: its text may quote a key."""
 _SECTIONS: Final = {"tools": "tools", "system": "foundation", "messages": "convo"}
 """The section of a window that a level of a foreign request is closest to."""
+_ENCODINGS: Final = "install brotli or zstandard, or let the client accept gzip"
 _SESSION_DIGITS: Final = 16
 
 
@@ -102,6 +105,8 @@ class _Past:
 
     sent: list[PrefixChain] = field(default_factory=list[PrefixChain])
     at: datetime | None = None
+    made: dict[tuple[str, ...], Block] = field(default_factory=dict[tuple[str, ...], Block])
+    """The blocks of the requests, so that what comes again is not counted again."""
 
 
 class _OneRecord(Journal):
@@ -169,7 +174,8 @@ class ProxyJournal:
         model = _text(body.get("model"))
         known = call.upstream if call.upstream in {"anthropic", "openai"} else None
         info = find_model(model or answer.model, known)
-        chain = _chain(body, known, info)
+        past = self._remembered(scope)
+        chain = _chain(body, known, info, past)
         record = _OneRecord()
         provider = chain.provider if chain is not None else info.provider
         pending = record.begin(
@@ -181,43 +187,42 @@ class ProxyJournal:
             pending.failed(Exception())
             del record.values["error"]
         else:
-            self._answered(pending, call, scope, usage, _Prompt(answer, info, chain))
+            _answered(pending, usage, call.at, _Prompt(answer, info, chain), past)
         if error is not None:
             record.values["error"] = error
         return scope, {"turn": _turn(body), **record.values}
 
-    def _answered(self, pending: PendingRequest, call: Call, scope: Scope, usage: Usage, prompt: _Prompt) -> None:
-        answer, chain = prompt.answer, prompt.chain
-        reported = _reported(answer.usage)
-        predicted, loss = None, None
-        if chain is not None:
-            try:
-                step, before, idle = self._replayed(scope, call.at, prompt.info, chain)
-                # Tokens are estimated here and counted by the provider: its count of the whole prompt is the measure.
-                scale = usage.input / chain.tokens if chain.tokens and usage.input else 1.0
-                predicted = (round(step.read * scale), round(step.write * scale))
-                loss = None if before is None else _moved(before, chain, prompt.info, scale)
-                if before is not None and loss is None and read_less(usage, reported, predicted[0]):
-                    cause = "expired" if _is_cold(before, idle, prompt.info) else "unexplained"
-                    loss = CacheLoss(cause=cause, tokens=predicted[0] - usage.cache_read)
-            except LoomError as error:  # a request that the provider takes and the rules here do not
-                _log.info("a request could not be compared with the one before: %s", error)
-        cost = prompt.info.cost(usage)
-        pending.answered(usage, cost, reported=reported, predicted=predicted, loss=loss, model=answer.model)
-
-    def _replayed(
-        self, scope: Scope, at: datetime, info: ModelInfo, chain: PrefixChain
-    ) -> tuple[Step, PrefixChain | None, float]:
-        """What a warm cache does with a request after those before it; the last of those, and how long ago it was."""
+    def _remembered(self, scope: Scope) -> _Past:
         past = self._past.setdefault(scope, _Past())
         self._past.move_to_end(scope)
         if len(self._past) > _CONVERSATIONS:
             self._past.popitem(last=False)
+        return past
+
+
+def _answered(pending: PendingRequest, usage: Usage, at: datetime, prompt: _Prompt, past: _Past) -> None:
+    """Record an answer, beside what a warm cache does with the request after those before it."""
+    answer, info, chain = prompt.answer, prompt.info, prompt.chain
+    reported = _reported(answer.usage)
+    predicted, loss = None, None
+    if chain is not None:
         before = past.sent[-1] if past.sent else None
         idle = (at - past.at).total_seconds() if past.at is not None else 0.0
         sent = [*past.sent, chain]
         past.sent, past.at = sent[-_REMEMBERED:], at
-        return replay(sent, info.cache).steps[-1], before, idle
+        # Tokens are estimated here and counted by the provider: its count of the whole prompt is the measure.
+        scale = usage.input / chain.tokens if chain.tokens and usage.input else 1.0
+        try:
+            step = replay(sent, info.cache).steps[-1]
+            predicted = (round(step.read * scale), round(step.write * scale))
+            loss = None if before is None else _moved(before, chain, info, scale)
+            if before is not None and loss is None and read_less(usage, reported, predicted[0]):
+                cause = "expired" if _is_cold(before, idle, info) else "unexplained"
+                loss = CacheLoss(cause=cause, tokens=predicted[0] - usage.cache_read)
+        except LoomError as error:  # a request that the provider takes and the rules here do not
+            _log.info("a request could not be compared with the one before: %s", error)
+    cost = info.cost(usage)
+    pending.answered(usage, cost, reported=reported, predicted=predicted, loss=loss, model=answer.model)
 
 
 def _moved(before: PrefixChain, after: PrefixChain, info: ModelInfo, scale: float) -> CacheLoss | None:
@@ -236,12 +241,16 @@ def _is_cold(before: PrefixChain, idle: float, info: ModelInfo) -> bool:
     return bool(kept) and idle > kept
 
 
-def _chain(body: dict[str, Any], provider: str | None, info: ModelInfo) -> PrefixChain | None:
+def _chain(body: dict[str, Any], provider: str | None, info: ModelInfo, past: _Past) -> PrefixChain | None:
     """The prompt of a request; None where the request does not hold it whole, or is not one."""
+    before = past.sent[-1] if past.sent else None
+    if before is not None and (before.model != body.get("model") or len(past.made) > _SPARE * len(before.blocks)):
+        past.made.clear()  # another model counts otherwise, and what was rewritten does not come again
     try:
-        return PrefixChain.of(read_request(body, provider=provider, counter=counter_for(info)))
+        prompt = read_request(body, provider=provider, counter=counter_for(info), made=past.made)
     except LoomError:
         return None
+    return PrefixChain.of(prompt, before)
 
 
 def _sections(chain: PrefixChain | None) -> dict[str, int]:
@@ -298,7 +307,11 @@ def _read_answer(call: Call) -> _Answer:
     if call.size > _REPLY_BYTES:
         answer.error = "the answer is too long to read its usage"
         return answer
-    data = _decoded(b"".join(call.reply), call.reply_headers)
+    raw = b"".join(call.reply)
+    data = _decoded(raw, call.reply_headers)
+    encoding = {name.lower(): value for name, value in call.reply_headers}.get(b"content-encoding", b"identity")
+    if raw and data in {raw, b""} and encoding != b"identity":
+        _log.warning("the usage of an answer in %s cannot be read; %s", encoding.decode("latin-1"), _ENCODINGS)
     kind = {name.lower(): value for name, value in call.reply_headers}.get(b"content-type", b"")
     for found in _events(data) if kind.startswith(b"text/event-stream") else [_object(data)]:
         _take(answer, found)

@@ -7,6 +7,7 @@ import logging
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from time import monotonic
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -220,7 +221,8 @@ class Gate:
         length = headers.get(b"content-length", "0")
         if not length.isdecimal() or int(length) > self._limits.body_bytes:
             raise _too_large(self._limits.body_bytes)
-        caller = headers.get(b"authorization") or str((scope.get("client") or ("",))[0])
+        key = headers.get(b"authorization")  # kept as a digest: of the proxy's callers it is the key of a provider
+        caller = sha256(key.encode()).hexdigest() if key else str((scope.get("client") or ("",))[0])
         if not self._rates.take(caller):
             raise Refusal(429, "too_many", "there are too many requests from this caller", "send fewer, or batches")
 
