@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import logging
@@ -302,6 +303,49 @@ async def test_a_store_that_fails_changes_no_answer(caplog: pytest.LogCaptureFix
     assert "could not be recorded: the disk is full" in caplog.text
 
 
+class Stuck:
+    """A store that writes nothing until it is let go."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store, self.free = store, anyio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def append(self, *given: Any, **options: Any) -> Any:
+        await self.free.wait()
+        return await self._store.append(*given, **options)
+
+
+async def test_a_store_that_does_not_answer_delays_no_answer() -> None:
+    store: Any = Stuck(open_checkpoints("inmemory"))
+    async with bench(AnthropicWire(), store) as b:
+        for _ in range(3):
+            b.provider.script(Said.text("Hi."))
+            assert (await b.client.post("/v1/messages", json=asked("Hello"))).status_code == 200
+        assert await records(store) == []
+        store.free.set()
+    assert len(await records(store)) == 3
+
+
+async def test_ctrl_c_loses_no_record() -> None:
+    store: Any = Stuck(open_checkpoints("inmemory"))
+
+    async def interrupted() -> None:
+        async with bench(AnthropicWire(), store) as b:
+            for _ in range(3):
+                b.provider.script(Said.text("Hi."))
+                await b.client.post("/v1/messages", json=asked("Hello"))
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()  # as asyncio does
+            asyncio.get_running_loop().call_soon(store.free.set)
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(interrupted())
+    assert len(await records(store)) == 3
+
+
 @pytest.mark.parametrize(
     "body", [b"[]", b"{", b'{"messages": 3}', b'{"messages": [1, null, "x"], "model": 7}', b"", b"[" * 9_999]
 )
@@ -387,6 +431,16 @@ async def _kept(url: str) -> list[RequestRecord]:
     found = await records(store)
     await store.aclose()
     return found
+
+
+def test_the_command_without_a_journal_makes_no_file(tmp_path: Path) -> None:
+    command = [str(LOOM), "proxy", f"sqlite:{tmp_path}/bot.db", "--no-journal", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) as started:
+        assert started.stdout is not None
+        assert "to anthropic, openai; nothing is recorded" in started.stdout.readline()
+        started.send_signal(signal.SIGINT)
+    assert started.returncode in {0, 130}
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_the_command_refuses_other_machines_without_tokens(tmp_path: Path) -> None:

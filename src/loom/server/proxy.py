@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from loom.core.clock import Clock, SystemClock
 from loom.core.scope import Scope as Owner
@@ -243,6 +244,7 @@ class _Door:
             async for chunk in response.aiter_raw():
                 call.add(chunk)
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                await checkpoint()  # pieces that are here already come without a wait: a hang-up has to be heard too
             call.is_whole = True
             await send({"type": "http.response.body", "body": b""})
         except httpx2.TransportError as error:

@@ -130,6 +130,8 @@ class ProxyJournal:
         self._past: OrderedDict[Scope, _Past] = OrderedDict()
         self._queue, self._calls = anyio.create_memory_object_stream[Call](_WAITING_CALLS)
         self._bytes = 0
+        self._done = anyio.Event()
+        self._scope = anyio.CancelScope(shield=True)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[ProxyJournal]:
@@ -140,7 +142,16 @@ class ProxyJournal:
                 yield self
             finally:
                 self._queue.close()
-                tasks.cancel_scope.deadline = anyio.current_time() + _END_SECONDS
+                with anyio.move_on_after(_END_SECONDS, shield=True):
+                    await self._finished()
+                self._scope.cancel()
+
+    async def _finished(self) -> None:
+        try:
+            await self._done.wait()
+        except anyio.get_cancelled_exc_class():  # Ctrl-C, which asyncio delivers once and through any shield
+            await self._done.wait()
+            raise
 
     def put(self, call: Call) -> None:
         """Hand over a call that has ended; it is recorded later."""
@@ -153,10 +164,12 @@ class ProxyJournal:
         _log.warning("a call to %s is not recorded: too many wait already", call.upstream)
 
     async def _work(self) -> None:
-        async with self._calls:
-            async for call in self._calls:
-                await self._record(call)
-                self._bytes -= len(call.body) + call.size
+        with self._scope:
+            async with self._calls:
+                async for call in self._calls:
+                    await self._record(call)
+                    self._bytes -= len(call.body) + call.size
+        self._done.set()
 
     async def _record(self, call: Call) -> None:
         try:
