@@ -284,7 +284,7 @@ def test_no_request_can_choose_where_it_goes(raw: tuple[RawProvider, str]) -> No
     provider.arrived.clear()
     length = (b"content-length", b"2")
     for target in (b"/elsewhere/v1/messages", b"/v1/models", b"/v1/messages/", b"/v1/messages/../../admin", b"/"):
-        assert exchange(address, target, [length], b"{}")[0] in {307, 404}, target
+        assert exchange(address, target, [length], b"{}")[0] == 404, target
     with httpx.Client(base_url=address) as client:
         assert client.get("/v1/messages").status_code == 405
         assert client.post("/v1/messages", headers={"host": "evil.example"}).status_code == 421

@@ -123,7 +123,13 @@ async def open_proxy(
             for path, owner in _PATHS.items():
                 door = _Door(name, url, path, transport=transport, doorman=doorman, journal=journal, clock=clock)
                 routes += [Route(at, door, methods=["POST"]) for at in (f"/{name}{path}", path)[: 1 + (owner == name)]]
-        yield Gate(Router(routes, default=_unknown), hosts=hosts, limits=_LIMITS, counts=Counts(), added=())
+        yield Gate(
+            Router(routes, default=_unknown, redirect_slashes=False),
+            hosts=hosts,
+            limits=_LIMITS,
+            counts=Counts(),
+            added=(),
+        )
 
 
 def server_of(app: App) -> uvicorn.Server:
