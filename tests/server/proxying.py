@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from threading import Event, Thread
 from typing import Any
 
-import anyio
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import start_blocking_portal
 
 from loom.server.proxy import open_proxy, server_of
 
@@ -35,22 +34,6 @@ def proxied(upstreams: Mapping[str, str], **options: Any) -> Generator[str]:
 
 async def _serve(server: Any, listener: socket.socket) -> None:
     await server.serve(sockets=[listener])
-
-
-@contextmanager
-def stored(open_store: Any) -> Generator[tuple[BlockingPortal, Any]]:
-    """A store of conversations, and a way to call it."""
-    with start_blocking_portal() as portal:
-        store = portal.call(_made, open_store)
-        try:
-            yield portal, store
-        finally:
-            portal.call(store.aclose)
-
-
-async def _made(open_store: Any) -> Any:
-    await anyio.lowlevel.checkpoint()
-    return open_store()
 
 
 class RawProvider:
