@@ -48,7 +48,8 @@ GROUPS = {
     "serve": ("token",),
 }
 COMMANDS = (
-    *("", "chat", "demo", "doctor", "forget", "inspect", "serve token add", "serve token list", "serve token revoke"),
+    *("", "chat", "demo", "doctor", "forget", "inspect", "proxy"),
+    *("serve token add", "serve token list", "serve token revoke"),
     *(line for group, names in GROUPS.items() for line in (group, *(f"{group} {name}" for name in names))),
 )
 OPENING = """# The command line
@@ -90,7 +91,7 @@ def test_every_command_is_on_the_page(tmp_path):
         _, _, commands = run_loom(f"loom {command} --help", tmp_path).partition("Commands:\n")
         return re.findall(r"^  (\w+) ", commands, re.MULTILINE)
 
-    assert sorted(listed("")) == sorted(["chat", "demo", "doctor", "forget", "inspect", *GROUPS])
+    assert sorted(listed("")) == sorted(["chat", "demo", "doctor", "forget", "inspect", "proxy", *GROUPS])
     for group, names in GROUPS.items():
         assert sorted(listed(group)) == sorted(names)
 

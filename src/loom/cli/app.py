@@ -29,6 +29,7 @@ COMMANDS = {
     ),
     "mcp": "Serve the memory to Claude Code, Codex, Cursor and other programs that speak MCP.",
     "memory": "Remember, recall and forget.",
+    "proxy": "Pass calls of Anthropic's and OpenAI's clients on unchanged, and record what the prompt cache did.",
     "serve": "Serve the memory over HTTP and MCP.",
     "session": "Show saved conversations, go back in them, fork and compact them.",
     "store": "Create a store, verify its indexes, copy it, erase forgotten bytes.",
@@ -55,6 +56,10 @@ def load(name: str) -> typer.Typer | Callable[..., None]:
             from loom.cli import mcp
 
             return mcp.app
+        case "proxy":
+            from loom.cli import proxy
+
+            return proxy.proxy
         case "serve" | "inspect":
             from loom.cli import serve
 

@@ -40,7 +40,8 @@ Tokens = Annotated[
 ]
 
 
-def _token_file(path: Path | None) -> Any:
+def token_file(path: Path | None) -> Any:
+    """The tokens in a file, or in the one in the home folder."""
     from loom.server.tokens import TokenFile
 
     return TokenFile(path or Path.home() / ".loom" / "tokens.json")
@@ -67,7 +68,7 @@ def serve(
         return
     from loom.server.http.guard import LOOPBACK
 
-    file = _token_file(tokens)
+    file = token_file(tokens)
     is_local = host in LOOPBACK
     if not is_local and not file.tokens():
         raise UsageError(
@@ -143,7 +144,7 @@ async def _serve(served: _Served) -> None:
             transcript=served.transcript,
         )
         config = uvicorn.Config(made, log_level="warning", access_log=False, server_header=False)
-        with _listening(served.host, served.port) as listener:
+        with listening(served.host, served.port) as listener:
             host = f"[{served.host}]" if ":" in served.host else served.host
             where = f"http://{host}:{listener.getsockname()[1]}{served.page}"
             if served.json:
@@ -157,7 +158,7 @@ async def _serve(served: _Served) -> None:
             await uvicorn.Server(config).serve(sockets=[listener])
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int) -> socket.socket:
     """A socket that callers can connect to already, so that the address that is printed works at once."""
     try:
         (family, kind, _, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -184,7 +185,7 @@ def add_token(
 ) -> None:
     """Make a token. It is shown once; only its digest is kept."""
     rights: Any = right or ["read", "write", "forget"]
-    secret = _token_file(tokens).add(name, namespace=namespace, users=user, rights=rights)
+    secret = token_file(tokens).add(name, namespace=namespace, users=user, rights=rights)
     if json:
         print_json({"name": name, "token": secret})
         return
@@ -195,7 +196,7 @@ def add_token(
 @tokens_app.command("list")
 def list_tokens(tokens: Tokens = None, json: Json = False) -> None:
     """List the tokens, without their secrets."""
-    found = _token_file(tokens).tokens()
+    found = token_file(tokens).tokens()
     if json:
         rows = [(t.name, t.namespace, t.users, t.rights, t.made_at) for t in found]
         print_json([dict(zip(("name", "namespace", "users", "rights", "made_at"), row, strict=True)) for row in rows])
@@ -212,7 +213,7 @@ def revoke_token(
     name: Annotated[str, typer.Argument(help="The name of the token.")], tokens: Tokens = None, json: Json = False
 ) -> None:
     """Revoke a token: its bearer is refused from the next request on."""
-    _token_file(tokens).revoke(name)
+    token_file(tokens).revoke(name)
     if json:
         print_json({"revoked": name})
     else:

@@ -7,6 +7,7 @@ import logging
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from time import monotonic
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -163,8 +164,16 @@ class _Rates:
 class Gate:
     """The outermost layer of the server."""
 
-    def __init__(self, app: App, *, hosts: frozenset[str] | None, limits: Limits, counts: Counts) -> None:
-        self._app, self._hosts, self._limits, self._counts = app, hosts, limits, counts
+    def __init__(
+        self,
+        app: App,
+        *,
+        hosts: frozenset[str] | None,
+        limits: Limits,
+        counts: Counts,
+        added: tuple[tuple[bytes, bytes], ...] = _SECURITY,
+    ) -> None:
+        self._app, self._hosts, self._limits, self._counts, self._added = app, hosts, limits, counts, added
         self._rates = _Rates(limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -182,7 +191,7 @@ class Gate:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 held = {name for name, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *(pair for pair in _SECURITY if pair[0] not in held)]
+                message["headers"] = [*message["headers"], *(pair for pair in self._added if pair[0] not in held)]
             await send(message)
 
         self._counts.running += 1
@@ -212,7 +221,8 @@ class Gate:
         length = headers.get(b"content-length", "0")
         if not length.isdecimal() or int(length) > self._limits.body_bytes:
             raise _too_large(self._limits.body_bytes)
-        caller = headers.get(b"authorization") or str((scope.get("client") or ("",))[0])
+        key = headers.get(b"authorization")  # kept as a digest: of the proxy's callers it is the key of a provider
+        caller = sha256(key.encode()).hexdigest() if key else str((scope.get("client") or ("",))[0])
         if not self._rates.take(caller):
             raise Refusal(429, "too_many", "there are too many requests from this caller", "send fewer, or batches")
 
