@@ -84,7 +84,7 @@ class Calls:
         sys.setprofile(None)
 
     def _note(self, frame: FrameType, event: str, _: Any) -> None:
-        _, found, path = frame.f_code.co_filename.rpartition("/loom/")
+        _, found, path = frame.f_code.co_filename.rpartition("/src/loom/")
         if event == "call" and found:
             self.found[f"loom/{path}", frame.f_code.co_name] += 1
 

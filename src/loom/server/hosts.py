@@ -378,7 +378,7 @@ def _take_out(text: str, holder: _Object, member: _Member) -> str:
 
 # TOML: Loom's tables are a block of lines, at the end of the file or where they were.
 
-_HEADER: Final = re.compile(r"[ \t]*\[{1,2}[ \t]*([^\]\n#]+?)[ \t]*\]{1,2}[ \t]*(?:#[^\n]*)?$")
+_HEADER: Final = re.compile(r"[ \t]{0,40}\[{1,2}([^\[\]\n#]{1,300})\]{1,2}[ \t]{0,40}(?:#[^\n]*)?$")
 
 
 def _parse_toml(text: str, path: Path) -> Json:

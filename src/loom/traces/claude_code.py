@@ -104,6 +104,11 @@ class ClaudeCodeReader:
             if name := _TITLES.get(kind):
                 titles[kind] = maybe_text(record.get(name))
             id = maybe_text(record.get("uuid"))
+            if (
+                not id and "message" in record
+            ):  # somebody took the ids out: then the order of the file is the conversation
+                id = f"{main.session_id}:{number}"
+                record = {**record, "parentUuid": main.lines[-1].id if main.lines else None}  # noqa: PLW2901
             if not id or kind not in {"user", "assistant", "system", "attachment", "progress"}:
                 skipped.append(SkippedLine(number, EVENT))
                 continue

@@ -81,7 +81,9 @@ class CacheRates:
     """What a model's cache promises and what its tokens cost."""
 
     def __init__(self, model: str) -> None:
-        info = find_model(re.sub(r"\[.*\]$", "", model))  # programs mark a larger window as in claude-opus-5[1m]
+        info = find_model(
+            re.sub(r"\[[^\[\]]{1,40}\]$", "", model)
+        )  # programs mark a larger window as in claude-opus-5[1m]
         rules = info.cache
         longest = max(rules.ttls, key=lambda ttl: rules.ttls[ttl], default="")
         self.info: ModelInfo = info

@@ -139,11 +139,11 @@ class TouchLaws:
         assert list(await store.list(ALICE)) == [a_block(), an_episode("e2", session_id="s2"), a_fact()]
 
 
-@needs(KeepsVectors)
 class _EmbeddedStore(PrimaryStore, WritesVectors, Protocol):
     """A store that writes vectors with their records."""
 
 
+@needs(KeepsVectors)
 class VectorLaws:
     """The laws of a store with vectors."""
 
