@@ -11,7 +11,6 @@ def main() -> None:
         from loom.server.hooks import main as run_hook
 
         run_hook(sys.argv[3:])  # a host waits for it: without the modules of the command line
-        return
     from loom.cli.app import app
     from loom.cli.output import echo
     from loom.errors import LoomError

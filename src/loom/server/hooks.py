@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias, cast
 
 from loom.errors import UsageError
 
@@ -34,6 +34,8 @@ PROMPT_TOKENS: Final = 500
 LOST_TOKENS: Final = 700
 """Of what was said before a compaction, when a session goes on behind it."""
 HITS: Final = 6
+FAINT: Final = 0.5
+"""Hits with less than this part of the best score are left out: scores compare within one question."""
 LIKELY: Final = 0.3
 """Confidence below which a prompt gets nothing: a wrong memory costs more than none."""
 LOG_BYTES: Final = 100_000
@@ -77,7 +79,7 @@ class HookOptions(NamedTuple):
 # One run: read the event, answer it, and never fail.
 
 
-def main(words: Sequence[str]) -> None:
+def main(words: Sequence[str]) -> NoReturn:
     """`loom hook run WORDS`, without the command line's own modules: they take longer than all of this."""
     import gc  # noqa: PLC0415
 
@@ -88,6 +90,7 @@ def main(words: Sequence[str]) -> None:
         answer(event, options, sys.stdin, sys.stdout)
     except UsageError as error:
         note_failure(event, error)
+    os._exit(0)  # everything is written and closed; to take the modules down again costs a quarter of the run
 
 
 def _options(words: Sequence[str]) -> tuple[str, HookOptions]:
@@ -260,7 +263,9 @@ async def _recalled(memory: Memory, user: str, prompt: str, session_id: str) -> 
     found = await memory.recall(prompt, user_id=user, limit=3 * HITS, min_confidence=LIKELY)
     compacted_at = _compacted_at(session_id)
     plain = " ".join(prompt.split())
-    hits = [hit for hit in found.hits if not _is_shown(hit, session_id, compacted_at)]
+    best = max((hit.score for hit in found.hits), default=0.0)
+    near = [hit for hit in found.hits if hit.score >= FAINT * best]
+    hits = [hit for hit in near if not _is_shown(hit, session_id, compacted_at)]
     lines = [_line(hit) for hit in hits if " ".join(hit.text.split()) != plain]
     return _fenced(_fitting([("Recalled", lines[:HITS])], PROMPT_TOKENS), _RECALLED_NOTE)
 
