@@ -9,6 +9,8 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ import pytest
 import loom
 from loom import open_memory_sync
 from loom.errors import UsageError
-from loom.server import hooks
+from loom.server import hooks, warm
 from loom.server.hooks import KEEPS, LOG_BYTES, PROFILE_TOKENS, READS, HookOptions, answer, keep_in_background
 from loom.server.hosts import HOSTS, plan_hooks
 from loom.text.tokens import estimate_tokens
@@ -31,15 +33,14 @@ SECRET = "The staging database of project falcon listens on port 6543 and its pa
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home folder of its own: marks and the log are written there."""
-    folder = tmp_path / "home"
-    folder.mkdir()
-    monkeypatch.setenv("HOME", str(folder))
-    monkeypatch.setenv("USERPROFILE", str(folder))
-    for name in ("LOOM_MEMORY", "LOOM_USER"):
-        monkeypatch.delenv(name, raising=False)
-    return folder
+def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A home folder of its own, with a short name as people have it: marks, the log and a socket are there."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("HOME", folder)
+        monkeypatch.setenv("USERPROFILE", folder)
+        for name in ("LOOM_MEMORY", "LOOM_USER"):
+            monkeypatch.delenv(name, raising=False)
+        yield Path(folder)
 
 
 @pytest.fixture
@@ -379,6 +380,93 @@ def test_a_run_loads_nothing_that_it_does_not_need(url):
         cpu, modules = loaded(words, given)
         sys.stdout.write(f"{name}: {cpu} ms CPU, {len(modules)} modules\n")
         assert not {"typer", "rich", "pydantic", "loom.traces", "loom.context", "loom.agent"} & modules, name
+
+
+# The warm process.
+
+STAY = "import sys; from loom.server.hooks import stay_warm; stay_warm(idle={idle}, ready=sys.stdout)"
+
+
+def stay_warm(idle: float = 600) -> subprocess.Popen[str]:
+    """A warm process that listens."""
+    command = [sys.executable, "-c", STAY.format(idle=idle)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.fixture
+def warm_process(home):
+    with stay_warm() as process:
+        yield process
+        process.terminate()
+
+
+def test_a_warm_process_gives_the_same_answer_without_the_engine(warm_process, url, tmp_path, home, monkeypatch):
+    with open_memory_sync(url) as memory:
+        memory.remember([SECRET, "I live in Lisbon."], user_id=USER, learn=True)
+    monkeypatch.chdir(tmp_path)
+    prompt = {"session_id": "s", "prompt": "Which port does the staging database of falcon use?"}
+    start = {"session_id": "s", "source": "startup"}
+    for event, given in (("UserPromptSubmit", prompt), ("SessionStart", start)):
+        cold = hook(event, url, given)
+        assert cold
+        for place in (url, "sqlite:./memory.db"):
+            target = io.StringIO()
+            options = HookOptions(place, USER, wait=True, warm=True)
+            answer(event, options, io.StringIO(json.dumps(given)), target)
+            assert context_of(event, target.getvalue()) == cold
+        cpu, modules = loaded([event, "--url", url, "--user", USER, "--warm", "--wait"], given)
+        sys.stdout.write(f"{event}, warm: {cpu} ms CPU, {len(modules)} modules\n")
+        assert not {"asyncio", "numpy", "loom.engine.open", "loom.memory.memory", "subprocess"} & modules
+    with open_memory_sync(url) as memory:
+        memory.forget(user_id=USER)
+        memory.remember("The kiosk of falcon uses port 99.", user_id=USER)
+    target = io.StringIO()
+    answer("UserPromptSubmit", HookOptions(url, USER, warm=True), io.StringIO(json.dumps(prompt)), target)
+    assert "99" in target.getvalue()
+    assert "6543" not in target.getvalue(), "nothing is kept between two questions"
+    assert warm_process.poll() is None
+    assert log_lines(home) == []
+
+
+def test_there_is_one_warm_process_and_only_its_user_can_ask(warm_process):
+    path = warm.socket_path()
+    assert path.stat().st_mode & 0o777 == 0o700
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert not warm.serve(str, idle=0), "another one is there"
+    assert path.exists()
+    assert warm.ask(["SessionStart", ["sqlite:/nowhere/a/b.db", USER], [""]]) is None
+    assert warm.ask("nonsense") is None
+    assert warm_process.poll() is None, "a question that fails does not end it"
+
+
+def test_a_warm_process_ends_by_itself_and_one_that_was_killed_is_not_missed(home, url):
+    first = stay_warm()
+    first.kill()
+    first.communicate()
+    assert warm.socket_path().exists()
+    assert warm.ask(["SessionStart", [url], [""]]) is None
+    with open_memory_sync(url) as memory:
+        memory.remember("I live in Lisbon.", user_id=USER, learn=True)
+    target = io.StringIO()
+    answer("SessionStart", HookOptions(url, USER, wait=True, warm=True), io.StringIO("{}"), target)
+    assert "Lisbon" in target.getvalue(), "the hook reads by itself"
+    second = stay_warm(idle=0.01)
+    assert (second.communicate()[0], second.returncode) == ("", 0)
+    assert not warm.socket_path().exists()
+    assert log_lines(home) == []
+
+
+def test_a_home_with_a_name_too_long_for_a_socket_has_no_warm_process(tmp_path, monkeypatch, url):
+    monkeypatch.setenv("HOME", str(tmp_path / ("long" * 30)))
+    with open_memory_sync(url) as memory:
+        memory.remember("I live in Lisbon.", user_id=USER, learn=True)
+    assert warm.start() is None
+    target = io.StringIO()
+    answer("SessionStart", HookOptions(url, USER, warm=True), io.StringIO("{}"), target)
+    assert "Lisbon" in target.getvalue()
 
 
 # Settings: hooks beside those of other people.

@@ -16,6 +16,11 @@ from loom.cli.output import Json, ask, console, print_json
 from loom.errors import UsageError
 from loom.server.hooks import HookOptions, answer, default_url
 
+Warm = Annotated[
+    bool,
+    typer.Option("--warm", help="Let a process stay for 15 minutes that has the engine loaded: prompts wait less."),
+]
+
 app = typer.Typer(help="Give Claude Code and Codex what Loom remembers, and keep what they forget, by hooks.")
 
 
@@ -28,6 +33,7 @@ def install(
     url: Url = None,
     user: User = "me",
     namespace: Namespace = "default",
+    warm: Warm = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     json: Json = False,
 ) -> None:
@@ -45,7 +51,7 @@ def install(
         raise UsageError("--user is empty; name the user whose memory it is")
     path = (Path.cwd() if project else Path.home()).joinpath(*found.hooks_file)
     # The settings of a project are shared: without a URL, each machine uses the memory of the person at it.
-    options = HookOptions(url or ("" if project else default_url()), user, namespace)
+    options = HookOptions(url or ("" if project else default_url()), user, namespace, warm=warm)
     start = ["loom" if project else program(), "hook", "run"]
     hooks = {event: _hook([*start, event, *options.words()]) for event in found.events}
     edit = plan_hooks(path, None if remove else hooks)
@@ -76,6 +82,7 @@ def run(
     url: Url = None,
     user: User = "me",
     namespace: Namespace = "default",
+    warm: Warm = False,
     wait: Annotated[bool, typer.Option("--wait", help="Read a transcript here, not in the background.")] = False,
     json: Annotated[bool, typer.Option("--json", help="What it speaks is always JSON.")] = False,  # noqa: ARG001
 ) -> None:
@@ -83,4 +90,4 @@ def run(
 
     Whatever fails, the exit code is 0 and nothing is printed; ~/.loom/hooks.log says why.
     """
-    answer(event, HookOptions(url or default_url(), user, namespace, wait), sys.stdin, sys.stdout)
+    answer(event, HookOptions(url or default_url(), user, namespace, wait, warm), sys.stdin, sys.stdout)

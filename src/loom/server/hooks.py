@@ -63,17 +63,20 @@ def default_url() -> str:
 
 
 class HookOptions(NamedTuple):
-    """Which memory a hook uses, and whether it waits for what it starts."""
+    """Which memory a hook uses, and what may run beside it."""
 
     url: str
     user: str = "me"
     namespace: str = "default"
     wait: bool = False
+    warm: bool = False
+    """Whether a process may stay that has the engine loaded."""
 
     def words(self) -> list[str]:
-        """The options as words of a command line."""
+        """The options as words of a command line; to wait is not one that is passed on."""
         words = [*(("--url", self.url) if self.url else ()), "--user", self.user]
-        return words if self.namespace == "default" else [*words, "--namespace", self.namespace]
+        words += [] if self.namespace == "default" else ["--namespace", self.namespace]
+        return [*words, "--warm"] if self.warm else words
 
 
 # One run: read the event, answer it, and never fail.
@@ -96,13 +99,13 @@ def main(words: Sequence[str]) -> NoReturn:
 def _options(words: Sequence[str]) -> tuple[str, HookOptions]:
     given = {"url": os.environ.get("LOOM_MEMORY") or "", "user": os.environ.get("LOOM_USER") or "me"}
     events: list[str] = []
-    wait = False
+    flags = dict.fromkeys(("--wait", "--warm", "--json"), False)
     rest = list(words)
     while rest:
         word = rest.pop(0)
         name, equals, value = word.removeprefix("--").partition("=")
-        if word in {"--wait", "--json"}:
-            wait = wait or word == "--wait"
+        if word in flags:
+            flags[word] = True
         elif word.startswith("--") and name in {"url", "user", "namespace"} and (equals or rest):
             given[name] = value if equals else rest.pop(0)
         elif word.startswith("-"):
@@ -112,7 +115,7 @@ def _options(words: Sequence[str]) -> tuple[str, HookOptions]:
     if len(events) != 1:
         raise UsageError("loom hook run needs the name of one event")
     url = given.pop("url") or default_url()
-    return events[0], HookOptions(url, wait=wait, **given)
+    return events[0], HookOptions(url, wait=flags["--wait"], warm=flags["--warm"], **given)
 
 
 def answer(event: str, options: HookOptions, source: IO[str] | None, target: IO[str]) -> None:
@@ -163,9 +166,10 @@ def _answer(event: str, options: HookOptions, given: Json) -> str:
         _mark_compaction(_text(given, "session_id"))
     if not _has_records(options):
         return ""
+    session_id = _text(given, "session_id")
     if event == "UserPromptSubmit":
-        return _run(_recalled, options, _text(given, "prompt"), _text(given, "session_id"))
-    return _run(_opening, options, _text(given, "session_id") if is_compacted else "")
+        return _read_memory(options, event, _text(given, "prompt"), session_id)
+    return _read_memory(options, event, session_id if is_compacted else "")
 
 
 def _text(given: Json, name: str) -> str:
@@ -190,14 +194,20 @@ def _says_something(prompt: str) -> bool:
     return not prompt.lstrip().startswith("/") and any(word not in STOP_WORDS for word in tokens(prompt))
 
 
+def _sqlite_path(url: str) -> str:
+    """The file that a URL names; empty where it names something else."""
+    scheme, _, rest = url.partition(":")
+    is_file = scheme.lower() == "sqlite" and not rest.startswith("//") and "?" not in rest
+    return os.path.expanduser(rest) if is_file else ""  # noqa: PTH111 - as the engine reads it: a leading `./` stays
+
+
 def _has_records(options: HookOptions) -> bool:
     """Whether there is anything to read: looked up in a SQLite file without the engine, which takes far longer to load.
 
     Of other stores only the engine knows, so the answer is yes.
     """
-    scheme, _, rest = options.url.partition(":")
-    path = os.path.expanduser(rest)  # noqa: PTH111 - as the engine reads it: a leading `./` stays
-    if scheme.lower() != "sqlite" or path.startswith("//") or "?" in path:
+    path = _sqlite_path(options.url)
+    if not path:
         return True
     if not os.path.exists(path):  # noqa: PTH110
         return False
@@ -211,6 +221,32 @@ def _has_records(options: HookOptions) -> bool:
         return True
     finally:
         file.close()
+
+
+def _read_memory(options: HookOptions, event: str, *args: str) -> str:
+    """Read in the warm process, or here; the first run starts that process for the next ones."""
+    if options.warm:
+        from loom.server import warm  # noqa: PLC0415
+
+        # The other process has a folder of its own, so a path must say the same from there.
+        url = f"sqlite:{os.path.abspath(_sqlite_path(options.url))}" if _sqlite_path(options.url) else options.url  # noqa: PTH100
+        found = warm.ask((event, options._replace(url=url, warm=False), args))
+        if found is not None:
+            return found
+        if not options.wait:
+            warm.start()
+    return _run(_WORK[event], options, *args)
+
+
+def stay_warm(*, idle: float | None = None, ready: IO[str] | None = None) -> None:
+    """Be the warm process."""
+    from loom.server import warm  # noqa: PLC0415
+
+    def answer_one(question: Any) -> str:
+        event, options, args = question
+        return _run(_WORK[event], HookOptions(*options), *args)
+
+    warm.serve(answer_one, idle=warm.IDLE if idle is None else idle, ready=ready)
 
 
 def _run(work: Any, options: HookOptions, *args: Any) -> Any:
@@ -313,6 +349,9 @@ def _fenced(parts: list[tuple[str, list[str]]], note: str) -> str:
 
     body = "\n\n".join("\n".join([f"{title}:", *lines]) for title, lines in parts)
     return fenced(_TAG, body, note) if body else ""
+
+
+_WORK: Final[Mapping[str, Any]] = {"SessionStart": _opening, "UserPromptSubmit": _recalled}
 
 
 # What becomes memory.
