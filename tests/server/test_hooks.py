@@ -186,6 +186,27 @@ def test_codex_keeps_each_turn_and_does_not_repeat_what_it_still_shows(tmp_path,
     assert "6543" in hook("UserPromptSubmit", url, question)
 
 
+def test_memory_that_a_hook_gave_is_not_remembered_as_what_the_user_said(tmp_path, url):
+    with open_memory_sync(url) as memory:
+        memory.remember([SECRET, "I live in Lisbon."], user_id=USER, learn=True)
+    profile = hook("SessionStart", url, {"session_id": "s", "source": "startup"})
+    found = hook("UserPromptSubmit", url, {"session_id": "s", "prompt": "Which port of the falcon database?"})
+    assert profile
+    assert found
+    asked = [{"type": "text", "text": text} for text in ("Which port of the falcon database?", found)]
+    lines = [
+        claude.user("u1", None, profile),
+        claude.user("u2", "u1", asked),
+        claude.assistant("a3", "u2", "6543."),
+        claude.user("u4", "a3", f"Thanks.\n{found}"),
+    ]
+    (tmp_path / "t.jsonl").write_text(claude.text_of(*lines), "utf-8")
+    hook("SessionEnd", url, {"session_id": claude.SESSION, "transcript_path": str(tmp_path / "t.jsonl")})
+    with open_memory_sync(url) as memory:
+        kept = [event.record.text for event in memory.timeline(user_id=USER, session_id=claude.SESSION)]
+    assert kept == ["Which port of the falcon database?", "6543.", "Thanks."]
+
+
 def test_the_profile_is_equal_bytes_within_its_budget(url):
     with open_memory_sync(url) as memory:
         for n in range(300):
@@ -218,11 +239,26 @@ def test_where_nothing_fits_nothing_is_said(prompt, url, home):
     assert log_lines(home) == []
 
 
-def test_reading_makes_no_file(url, tmp_path, home):
-    for event in READS:
-        assert hook(event, url, {"session_id": "s", "prompt": "falcon", "source": "startup"}) == ""
-    assert not (tmp_path / "memory.db").exists()
-    assert log_lines(home) == []
+@pytest.mark.parametrize("form", ["sqlite:{}", "SQLite:{}", "sqlite://{}"])
+def test_reading_makes_no_file_and_fills_none(form, tmp_path, home):
+    for name in ("absent.db", "empty.db"):
+        path = tmp_path / name
+        if name == "empty.db":
+            path.touch()
+        for event in READS:
+            given = {"session_id": "s", "prompt": "falcon", "source": "startup"}
+            assert hook(event, form.format(path), given) == ""
+        assert not path.exists() or not path.stat().st_size
+    assert not list(home.rglob("*"))
+
+
+def test_the_folder_of_marks_and_log_is_its_users_own(home):
+    hooks.answer("PreCompact", HookOptions("inmemory"), io.StringIO('{"session_id": "s"}'), io.StringIO())
+    assert (home / ".loom").stat().st_mode & 0o777 == 0o700
+    shutil.rmtree(home / ".loom")
+    hook("SessionStart", "inmemory", {"session_id": "s", "source": "compact"})
+    assert (home / ".loom").stat().st_mode & 0o777 == 0o700
+    assert len(list((home / ".loom" / "compacted").iterdir())) == 1
 
 
 def test_a_transcript_is_kept_in_the_background(tmp_path, url, home):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
     from loom.core.record import Hit
+    from loom.memory._write.ingest import Utterance
     from loom.memory.memory import Memory
 
 Json: TypeAlias = Mapping[str, Any]
@@ -40,6 +41,7 @@ LIKELY: Final = 0.3
 """Confidence below which a prompt gets nothing: a wrong memory costs more than none."""
 LOG_BYTES: Final = 100_000
 _MOST_INPUT: Final = 16_000_000
+_LONG: Final = 10_000
 _LINE: Final = 600
 """Characters of one memory behind a prompt."""
 _MARKS: Final = 500
@@ -191,13 +193,14 @@ def _says_something(prompt: str) -> bool:
     """Whether a prompt has a word to search for; `/compact`, `yes` as an answer of one sign, and `do it` do not."""
     from loom.text.words import STOP_WORDS, tokens  # noqa: PLC0415
 
-    return not prompt.lstrip().startswith("/") and any(word not in STOP_WORDS for word in tokens(prompt))
+    words = tokens(prompt[:_LONG])  # of a pasted file the beginning is enough
+    return not prompt.lstrip().startswith("/") and any(word not in STOP_WORDS for word in words)
 
 
 def _sqlite_path(url: str) -> str:
     """The file that a URL names; empty where it names something else."""
     scheme, _, rest = url.partition(":")
-    is_file = scheme.lower() == "sqlite" and not rest.startswith("//") and "?" not in rest
+    is_file = scheme.lower() == "sqlite" and "?" not in rest
     return os.path.expanduser(rest) if is_file else ""  # noqa: PTH111 - as the engine reads it: a leading `./` stays
 
 
@@ -209,7 +212,7 @@ def _has_records(options: HookOptions) -> bool:
     path = _sqlite_path(options.url)
     if not path:
         return True
-    if not os.path.exists(path):  # noqa: PTH110
+    if not os.path.exists(path) or not os.path.getsize(path):  # noqa: PTH110, PTH202
         return False
     import apsw  # noqa: PLC0415
 
@@ -258,7 +261,7 @@ def _run(work: Any, options: HookOptions, *args: Any) -> Any:
     from loom.engine.open import open_memory  # noqa: PLC0415
 
     if options.url == default_url():
-        Path(options.url.removeprefix("sqlite:")).parent.mkdir(mode=0o700, exist_ok=True)
+        _own_folder()
 
     async def opened() -> Any:
         async with open_memory(options.url, namespace=options.namespace) as memory:
@@ -385,14 +388,28 @@ async def _keep(memory: Memory, user: str, path: Path) -> str:
 
     for transcript in TranscriptReader().read(JsonStream(pieces_of(path)), str(path)):
         for part in parts_of(transcript):
-            if part.turns:
-                await memory.remember(part.turns, user_id=user, session_id=part.session_id, key=part.key)
+            if turns := [own for turn in part.turns if (own := _without_memory(turn)).text.strip()]:
+                await memory.remember(turns, user_id=user, session_id=part.session_id, key=part.key)
     while (await memory.metabolize(user_id=user)).jobs >= PASS:
         pass
     return ""
 
 
-# What is known between runs: when a conversation was last shortened, and what failed.
+def _without_memory(turn: Utterance) -> Utterance:
+    """A turn without what a hook put behind it: memory that is remembered again would seem to be the user's words."""
+    from dataclasses import replace  # noqa: PLC0415
+
+    starts = [at for note in (_PROFILE_NOTE, _RECALLED_NOTE) if (at := turn.text.find(f"{note}\n<{_TAG}>")) >= 0]
+    return replace(turn, text=turn.text[: min(starts)].rstrip()) if starts else turn
+
+
+# What is known between runs, in a folder of the user alone: when a conversation was last shortened, and what failed.
+
+
+def _own_folder() -> Path:
+    folder = Path.home() / ".loom"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 def _mark(session_id: str) -> Path:
@@ -407,7 +424,7 @@ def _mark_compaction(session_id: str) -> None:
     if not session_id:
         return
     mark = _mark(session_id)
-    mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _own_folder().joinpath(mark.parent.name).mkdir(mode=0o700, exist_ok=True)
     mark.touch()
     for old in sorted(mark.parent.iterdir(), key=lambda path: path.stat().st_mtime)[:-_MARKS]:
         old.unlink(missing_ok=True)
@@ -429,8 +446,7 @@ def note_failure(event: str, error: BaseException) -> None:
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     line = f"{now} {one_line(event, 60) or '-'} {type(error).__name__}: {one_line(str(error), 500)}\n"
     try:
-        log = Path.home() / ".loom" / "hooks.log"
-        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log = _own_folder() / "hooks.log"
         if log.exists() and log.stat().st_size > LOG_BYTES:
             newest = log.read_bytes()[-LOG_BYTES // 2 :].partition(b"\n")[2]
             log.write_bytes(newest)

@@ -39,7 +39,7 @@ def socket_path() -> Path:
 
 def ask(question: Sequence[Any]) -> str | None:
     """The answer of the warm process; None if there is none, or it fails or takes too long."""
-    if not hasattr(socket, "AF_UNIX"):
+    if sys.platform == "win32":
         return None
     try:
         path = socket_path()
@@ -68,7 +68,7 @@ def start() -> Popen[bytes] | None:
     """Start it apart from this process; None where there can be no such socket."""
     import subprocess  # noqa: PLC0415 - only the first run of a session starts it
 
-    if not hasattr(socket, "AF_UNIX") or len(os.fsencode(socket_path())) > _LONGEST_PATH:
+    if sys.platform == "win32" or len(os.fsencode(socket_path())) > _LONGEST_PATH:
         return None
     command = [sys.executable, "-c", "from loom.server.hooks import stay_warm; stay_warm()"]
     null = subprocess.DEVNULL
@@ -83,7 +83,7 @@ def serve(answer: Callable[[Any], str], *, idle: float = IDLE, ready: IO[str] | 
     import fcntl  # noqa: PLC0415 - not on every system
 
     path = socket_path()
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     with path.with_suffix(".lock").open("wb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
