@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 import loom
 from loom import open_memory_sync
@@ -561,6 +563,42 @@ def test_put_in_again_and_taken_out(tmp_path, name):
         assert last.count(kept) == STARTS[name].count(kept)
     plan_hooks(path, ENTRIES).make()
     assert not plan_hooks(path, ENTRIES).changes
+
+
+TEXTS = st.text(max_size=5)
+FOREIGN = st.fixed_dictionaries({"type": st.just("command"), "command": TEXTS}, optional={"timeout": st.integers(0, 9)})
+OWN = st.sampled_from([ENTRIES["SessionEnd"], {"command": "/a b/loom' hook run SessionStart"}])
+GROUPS = st.fixed_dictionaries({"hooks": st.lists(FOREIGN | OWN, min_size=1, max_size=3)}, optional={"matcher": TEXTS})
+TABLES = st.dictionaries(st.sampled_from([*ENTRIES, "Stop", "é"]), st.lists(GROUPS, max_size=3), max_size=4)
+
+
+@hypothesis.given(
+    hooks_of=TABLES, rest=st.dictionaries(TEXTS, st.none() | TEXTS | st.lists(TEXTS)), indent=st.none() | st.just(3)
+)
+def test_hooks_of_others_stay_in_any_table(hooks_of, rest, indent):
+    def foreign(settings: Any) -> Any:
+        """The groups of each event without Loom's commands; empty ones are left out."""
+        left = {
+            event: [
+                {**group, "hooks": others}
+                for group in groups
+                if (others := [one for one in group["hooks"] if "hook run" not in one["command"]])
+            ]
+            for event, groups in settings.get("hooks", {}).items()
+        }
+        return {event: groups for event, groups in left.items() if groups}, {**settings, "hooks": None}
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "settings.json")
+        start = {**rest, "hooks": hooks_of}
+        path.write_text(json.dumps(start, indent=indent, ensure_ascii=False), "utf-8")
+        plan_hooks(path, ENTRIES).make()
+        filled = json.loads(path.read_text("utf-8"))
+        assert foreign(filled) == foreign(start)
+        assert not plan_hooks(path, ENTRIES).changes
+        plan_hooks(path, None).make()
+        assert foreign(json.loads(path.read_text("utf-8"))) == foreign(start)
+        assert "hook run" not in path.read_text("utf-8")
 
 
 def test_no_file_is_made_to_take_something_out(tmp_path):
