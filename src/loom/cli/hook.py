@@ -84,7 +84,6 @@ def run(
     namespace: Namespace = "default",
     warm: Warm = False,
     wait: Annotated[bool, typer.Option("--wait", help="Read a transcript here, not in the background.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="What it speaks is always JSON.")] = False,  # noqa: ARG001
 ) -> None:
     """Answer one event of a program, which is JSON on standard input; programs start this, people do not.
 
