@@ -44,6 +44,7 @@ GROUPS = {
     ),
     "store": ("init", "sweep", "verify", "copy"),
     "session": ("list", "show", "requests", "restore", "fork", "export", "compact"),
+    "hook": ("install", "run"),
     "mcp": ("install",),
     "serve": ("token",),
 }

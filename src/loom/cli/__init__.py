@@ -7,6 +7,10 @@ import sys
 
 def main() -> None:
     """Run `loom`; a user's mistake ends in one line and exit code 2, never in a traceback."""
+    if sys.argv[1:3] == ["hook", "run"] and "--help" not in sys.argv:
+        from loom.server.hooks import main as run_hook
+
+        run_hook(sys.argv[3:])  # a host waits for it: without the modules of the command line
     from loom.cli.app import app
     from loom.cli.output import echo
     from loom.errors import LoomError

@@ -24,6 +24,7 @@ COMMANDS = {
     "doctor": "Report what is installed, or whether a store answers and what it guarantees with its current settings.",
     "forget": "Erase a person: memory, conversations and jobs, with a receipt that says what is still pending.",
     "cache": "Check what the prompt cache does with requests, before and after they are sent.",
+    "hook": "Give Claude Code and Codex what Loom remembers, and keep what they forget, by hooks.",
     "inspect": (
         "Look at a store, or at a transcript of Claude Code or Codex, in a browser. Nothing leaves this machine."
     ),
@@ -52,6 +53,10 @@ def load(name: str) -> typer.Typer | Callable[..., None]:
             from loom.cli import cache
 
             return cache.app
+        case "hook":
+            from loom.cli import hook
+
+            return hook.app
         case "mcp":
             from loom.cli import mcp
 

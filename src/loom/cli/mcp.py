@@ -13,6 +13,7 @@ from rich.text import Text
 
 from loom.cli.output import Json, ask, console, echo, print_json
 from loom.errors import UsageError
+from loom.server.hooks import default_url
 
 app = typer.Typer(
     help="Serve the memory to Claude Code, Codex, Cursor and other programs that speak MCP.",
@@ -31,11 +32,6 @@ Trust = Annotated[
         help="Let wishes that the model passes on stand at once; otherwise they wait for `loom memory confirm`.",
     ),
 ]
-
-
-def default_url() -> str:
-    """The memory of the person at this machine, whatever folder a program starts the server in."""
-    return f"sqlite:{Path.home() / '.loom' / 'memory.db'}"
 
 
 @app.callback()
@@ -105,7 +101,7 @@ def install(
     options = ["--url", url or default_url(), "--user", user]
     options += ["--namespace", namespace] if namespace != "default" else []
     options += ["--trust-instructions"] if trust_instructions else []
-    entry = {"command": "loom" if project else _program(), "args": ["mcp", *options]}
+    entry = {"command": "loom" if project else program(), "args": ["mcp", *options]}
     edit = plan_edit(found, path, None if remove else entry)
     if edit.changes and not json:
         console().print(Text(edit.diff), soft_wrap=True)
@@ -120,7 +116,7 @@ def install(
     console().print(Text(f"{path} {state} {found.title}"), soft_wrap=True)
 
 
-def _program() -> str:
+def program() -> str:
     """The `loom` command by its full path: programs with windows often start without the path of a terminal."""
     beside = Path(sys.executable).with_name("loom.exe" if sys.platform == "win32" else "loom")
     return str(beside) if beside.exists() else shutil.which("loom") or "loom"

@@ -1,4 +1,4 @@
-"""The programs that start Loom's MCP server: where their settings are, and careful edits of those files.
+"""The programs that start Loom's MCP server and its hooks: where their settings are, and careful edits of those files.
 
 A settings file is somebody's own: comments, order and spacing stay, only Loom's entry changes, and an edit is made only
 if the file means the same as before apart from that entry. A file that cannot be read is left as it is.
@@ -38,6 +38,10 @@ class Host:
     form: Literal["json", "toml"] = "json"
     typed: bool = False
     """Whether an entry says how the server is reached: `"type": "stdio"`."""
+    hooks_file: tuple[str, ...] | None = None
+    """Where its hooks are, in the home folder and in that of a project."""
+    events: tuple[str, ...] = ()
+    """The events of its hooks that Loom answers."""
 
     def path(self, *, project: Path | None, home: Path, platform: str = sys.platform) -> Path:
         """Its settings file: of a project's folder, or of the user."""
@@ -61,8 +65,24 @@ def _config_folder(home: Path, platform: str) -> Path:
 HOSTS: Final = {
     host.name: host
     for host in (
-        Host("claude-code", "Claude Code", (".claude.json",), (".mcp.json",)),
-        Host("codex", "Codex", (".codex", "config.toml"), (".codex", "config.toml"), "mcp_servers", "toml"),
+        Host(
+            "claude-code",
+            "Claude Code",
+            (".claude.json",),
+            (".mcp.json",),
+            hooks_file=(".claude", "settings.json"),
+            events=("SessionStart", "UserPromptSubmit", "PreCompact", "SessionEnd"),
+        ),
+        Host(
+            "codex",
+            "Codex",
+            (".codex", "config.toml"),
+            (".codex", "config.toml"),
+            "mcp_servers",
+            "toml",
+            hooks_file=(".codex", "hooks.json"),
+            events=("SessionStart", "UserPromptSubmit", "PreCompact", "Stop"),  # it has no event for the end
+        ),
         Host("cursor", "Cursor", (".cursor", "mcp.json"), (".cursor", "mcp.json")),
         Host(
             "vscode", "VS Code", ("CONFIG", "Code", "User", "mcp.json"), (".vscode", "mcp.json"), "servers", typed=True
@@ -190,7 +210,7 @@ class _Member:
 
 @dataclass(slots=True)
 class _Object:
-    """An object: where its braces are, and its members."""
+    """An object or a list: where its brackets are, and its members."""
 
     start: int
     end: int
@@ -206,6 +226,7 @@ class _JsonReader:
     def __init__(self, text: str, path: Path) -> None:
         self.text, self.path = text, path
         self.objects: dict[int, _Object] = {}
+        """Objects by where they begin, and lists, whose members have no key."""
         self._at = 0
 
     def read(self) -> Any:
@@ -248,7 +269,7 @@ class _JsonReader:
         if token[0] == "{":
             return self._object(start, depth)
         if token[0] == "[":
-            return self._array(depth)
+            return self._array(start, depth)
         if token.lastgroup in {"string", "word"}:
             try:
                 return json.loads(token[0])
@@ -282,20 +303,23 @@ class _JsonReader:
                 members[-1].comma = following.start()
                 self._at = following.end()
 
-    def _array(self, depth: int) -> list[Any]:
+    def _array(self, start: int, depth: int) -> list[Any]:
         found: list[Any] = []
-        is_open = True
+        members: list[_Member] = []
         while True:
             token = self._peek()
             if token is not None and token[0] == "]":
                 self._at = token.end()
+                self.objects[start] = _Object(start, self._at, members)
                 return found
-            if not is_open:
+            if members and members[-1].comma is None:
                 self._refuse('"," or "]" is expected')
+            begin = self._at
             found.append(self._value(depth + 1))
+            members.append(_Member("", begin, begin, self._at))
             following = self._peek()
-            is_open = following is not None and following[0] == ","
-            if is_open and following is not None:
+            if following is not None and following[0] == ",":
+                members[-1].comma = following.start()
                 self._at = following.end()
 
 
@@ -349,10 +373,10 @@ def _like(text: str, new: str) -> str:
 
 
 def _put_in(text: str, holder: _Object, new: str, indent: str, step: str) -> str:
-    """The text with a member behind the last one of an object; a comment at the end of a line stays on its line."""
+    """The text with a member behind the last one of an object or a list; a comment at the end of a line stays."""
     if not holder.members:
         inside = text[holder.start + 1 : holder.end - 1].rstrip()  # comments
-        end = f"\n{indent.removesuffix(step)}}}"
+        end = f"\n{indent.removesuffix(step)}{text[holder.end - 1]}"
         return text[: holder.start + 1] + inside + _like(text, f"\n{indent}{new}{end}") + text[holder.end :]
     last = holder.members[-1]
     has_comma = last.comma is not None  # behind the last member, so the new one gets one too
@@ -374,6 +398,116 @@ def _take_out(text: str, holder: _Object, member: _Member) -> str:
         comma = cast("int", holder.members[place - 1].comma)
         return text[:comma] + text[comma + 1 : start] + text[end:]
     return text[:start] + text[end:]
+
+
+# Hooks: lists of groups by event, each group with a list of commands. Loom's own are known by their words.
+
+_OWN_HOOK: Final = re.compile(r"\bloom(?:\.exe)?[\"']* hook run ")
+HOOKS: Final = "hooks"
+
+
+def plan_hooks(path: Path, hooks: Mapping[str, Json] | None) -> Edit:
+    """The edit that puts a command behind the others of each event, or with None takes all commands of Loom out.
+
+    Raises:
+        UsageError: the file is not valid, or has hooks of another form; it is left as it is.
+    """
+    before = _read(path)
+    if before is None and hooks is None:
+        return Edit(path, None, None)
+    after = before or ""
+    old = _parse_json(after, path)
+    _check_hooks(old, path)
+    events = [*(hooks or {}), *(event for event in old.get(HOOKS, {}) if event not in (hooks or {}))]
+    for event in events:
+        while (changed := _change_hooks(after, event, (hooks or {}).get(event))) != after:
+            after = changed
+    new = _parse_json(after, path)
+    if _others(new) != _others(old) or _own(new) != {event: [hook] for event, hook in (hooks or {}).items()}:
+        raise UsageError(
+            f"{path} lists its hooks in a form that cannot be edited safely, and was left as it is; change them by hand"
+        )
+    return Edit(path, before, after)
+
+
+def _check_hooks(settings: Json, path: Path) -> None:
+    events: Any = settings.get(HOOKS, {})
+    for groups in cast("Json", events).values() if isinstance(events, dict) else [None]:
+        for group in cast("list[Any]", groups) if isinstance(groups, list) else [None]:
+            hooks: Any = cast("Json", group).get(HOOKS, []) if isinstance(group, dict) else None
+            if not isinstance(hooks, list) or not all(isinstance(hook, dict) for hook in cast("list[Any]", hooks)):
+                raise UsageError(f"{path}: {HOOKS} is not a table of lists of hooks; correct it, nothing was changed")
+
+
+def _is_own(hook: Json) -> bool:
+    return bool(_OWN_HOOK.search(str(hook.get("command", ""))))
+
+
+def _own(settings: Json) -> dict[str, list[Json]]:
+    """Loom's commands by event."""
+    found = {
+        event: [hook for group in groups for hook in group.get(HOOKS, []) if _is_own(hook)]
+        for event, groups in settings.get(HOOKS, {}).items()
+    }
+    return {event: own for event, own in found.items() if own}
+
+
+def _others(settings: Json) -> Json:
+    """The settings without Loom's commands, and without what is empty then."""
+
+    def group_without(group: Json) -> Json:
+        return {**group, HOOKS: [hook for hook in group[HOOKS] if not _is_own(hook)]} if HOOKS in group else group
+
+    events = {
+        event: [left for group in groups if (left := group_without(group)) == group or left[HOOKS]]
+        for event, groups in settings.get(HOOKS, {}).items()
+    }
+    rest = {name: value for name, value in settings.items() if name != HOOKS}
+    kept = {event: groups for event, groups in events.items() if groups}
+    return {**rest, HOOKS: kept} if kept else rest
+
+
+def _change_hooks(text: str, event: str, wanted: Json | None) -> str:
+    """One step towards the one command that is wanted of an event; the same text where nothing is left to do."""
+    reader = _JsonReader(text, Path())
+    settings = reader.read()
+    group = {HOOKS: [wanted]}
+    if not reader.objects:  # an empty file
+        return text if wanted is None else json.dumps({HOOKS: {event: [group]}}, indent=2, ensure_ascii=False) + "\n"
+    root = reader.objects[min(reader.objects)]
+    step = _indent_of(text, root)
+    table = root.find(HOOKS)
+    member = reader.objects[table.value].find(event) if table else None
+    if table is None or member is None:
+        if wanted is None:
+            return text
+        if table is None:
+            new = f"{json.dumps(HOOKS)}: {_written({event: [group]}, step, 1)}"
+            return _put_in(text, root, new, step, step)
+        new = f"{json.dumps(event)}: {_written([group], step, 2)}"
+        return _put_in(text, reader.objects[table.value], new, step * 2, step)
+    groups = settings[HOOKS][event]
+    places = reader.objects[member.value]
+    found = [
+        (at, place, hook)
+        for at, one in enumerate(groups)
+        for place, hook in enumerate(one.get(HOOKS, []))
+        if _is_own(hook)
+    ]
+    if not found:
+        return text if wanted is None else _put_in(text, places, _written(group, step, 3), step * 3, step)
+    at, place, hook = found[-1]
+    handlers = reader.objects[cast("_Member", reader.objects[places.members[at].value].find(HOOKS)).value]
+    if wanted is not None and len(found) == 1:
+        one = handlers.members[place]
+        return text if hook == wanted else text[: one.value] + _like(text, _written(wanted, step, 5)) + text[one.end :]
+    if len(handlers.members) > 1:
+        return _take_out(text, handlers, handlers.members[place])
+    if len(groups) > 1:
+        return _take_out(text, places, places.members[at])
+    if len(settings[HOOKS]) > 1:
+        return _take_out(text, reader.objects[table.value], member)
+    return _take_out(text, root, table)
 
 
 # TOML: Loom's tables are a block of lines, at the end of the file or where they were.
