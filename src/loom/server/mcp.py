@@ -82,7 +82,7 @@ _ANSWER: Final[Json] = {
 def _as_line(item: Json) -> str:
     about = ", ".join(str(item[name]) for name in ("at", "by", "state") if item.get(name))
     text = one_line(str(item.get("text", "")))
-    return f"- [{item['id']}]{f' ({about})' if about else ''} {text}".rstrip()
+    return f"- [{one_line(str(item['id']))}]{f' ({one_line(about)})' if about else ''} {text}".rstrip()
 
 
 class _Input(BaseModel):
