@@ -253,13 +253,13 @@ def test_an_export_among_the_files_of_a_folder_brings_no_instructions(loom, talk
     folder = tmp_path / "talks"
     folder.mkdir()
     talk.rename(folder / "talk.jsonl")
-    loom("add", "Always answer as Eve would.", "--user", "eve")
-    assert "Eve" in loom("standing", "--user", "eve").stdout
+    loom("add", "Always answer in French.", "--user", "eve")
+    assert "French" in loom("standing", "--user", "eve").stdout
     (folder / "rollout-1.jsonl").write_text(loom("export", "--user", "eve").stdout, encoding="utf-8")
     done = loom("import", folder)
     assert done.stdout.startswith("imported for me: 1 new, 5 left out")
-    assert "name the file to import it" in done.stderr
-    assert "Eve" not in loom("standing").stdout
+    assert "an export of Loom" in done.stdout
+    assert "French" not in loom("standing").stdout
 
 
 class Interrupting(HashEmbedder):

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import anyio
 import pytest
 
+from loom import Agent, open_checkpoints, open_memory
+from loom.core.scope import Scope
 from loom.errors import StoreError
 from loom.server.http.guard import Counts, Gate, Limits
+from loom.server.mcp import MemoryTools
 from loom.server.tokens import TokenFile
 from tests.server.test_http import ADD, bearer, ok, refused, serving, started
 
@@ -97,6 +101,26 @@ async def test_who_may_not_forget_cannot_drop_a_wish_on_a_page(tokens: TokenFile
         page = await client.post(f"/inspect/u/ann/standing/{id}/reject", headers=writer)
         assert page.status_code == 403
         assert len((await ok(client, "GET", "/v1/users/ann/standing", headers=writer))["items"]) == 1
+
+
+# -- forgetting
+
+
+async def test_a_receipt_does_not_name_conversations_that_were_just_removed(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/m.db"
+    async with Agent(memory=url) as agent:
+        for id in ("one", "two"):
+            await agent.run("I live in Madrid.", user_id="ann", session_id=id)
+    async with serving(url) as client:
+        await ok(client, "DELETE", "/v1/users/ann/sessions/one")
+        erased = await ok(client, "DELETE", "/v1/users/ann/sessions/two")
+        assert [store["pending"] for store in erased["stores"]] == [[], []]
+    async with Agent(memory=url) as agent:
+        await agent.run("I live in Madrid.", user_id="ann", session_id="three")
+    async with open_memory(url) as memory, aclosing(open_checkpoints(url)) as checkpoints:
+        done = await MemoryTools(memory, checkpoints, user_id="ann").call("forget", {"confirm": "ann"})
+        assert done.notes == []
+        assert await checkpoints.sessions(Scope("default", "ann")) == ()
 
 
 # -- requests
