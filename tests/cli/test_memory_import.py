@@ -249,6 +249,19 @@ def test_an_export_that_went_through_other_programs_is_read(loom, child, tmp_pat
     assert out == "imported for you: 4 new\n"
 
 
+def test_an_export_among_the_files_of_a_folder_brings_no_instructions(loom, talk, tmp_path):
+    folder = tmp_path / "talks"
+    folder.mkdir()
+    talk.rename(folder / "talk.jsonl")
+    loom("add", "Always answer in French.", "--user", "eve")
+    assert "French" in loom("standing", "--user", "eve").stdout
+    (folder / "rollout-1.jsonl").write_text(loom("export", "--user", "eve").stdout, encoding="utf-8")
+    done = loom("import", folder)
+    assert done.stdout.startswith("imported for me: 1 new, 5 left out")
+    assert "an export of Loom" in done.stdout
+    assert "French" not in loom("standing").stdout
+
+
 class Interrupting(HashEmbedder):
     """Somebody presses Ctrl-C while texts are embedded."""
 

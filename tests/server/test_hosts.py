@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -234,3 +235,38 @@ def test_the_command_shows_the_change_and_makes_it_once(tmp_path: Path) -> None:
     wrong = run_loom([LOOM, "mcp", "install", "emacs", "--yes"], cwd=tmp_path)
     assert wrong.returncode
     assert "claude-desktop" in wrong.stderr
+
+
+def test_settings_that_the_program_wrote_meanwhile_are_left_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text('{"a": 1}', encoding="utf-8")
+    edit = plan_edit(HOSTS["claude-code"], path, ENTRY)
+    path.write_text('{"a": 2}', encoding="utf-8")
+    with pytest.raises(UsageError, match="changed meanwhile"):
+        edit.make()
+    assert path.read_text(encoding="utf-8") == '{"a": 2}'
+    assert [one.name for one in tmp_path.iterdir()] == ["settings.json"]
+
+
+def test_a_file_of_comments_alone_keeps_them(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    path.write_text("// mine\n", encoding="utf-8")
+    edit = plan_edit(HOSTS["vscode"], path, ENTRY)
+    assert edit.after is not None
+    assert edit.after.startswith("// mine\n{")
+    assert not plan_edit(HOSTS["vscode"], path, None).changes
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "settings.json")
+    with pytest.raises(UsageError, match="not a file"):
+        plan_edit(HOSTS["claude-code"], tmp_path / "settings.json", ENTRY)
+
+
+def test_a_path_in_the_settings_of_a_person_is_the_same_from_every_folder(tmp_path: Path) -> None:
+    home = {**os.environ, "HOME": str(tmp_path), "USERPROFILE": str(tmp_path)}
+    command = [LOOM, "mcp", "install", "cursor", "--url", "sqlite:./team.db", "--json"]
+    run_loom(command, cwd=tmp_path, check=True, env=home)
+    written = json.loads((tmp_path / ".cursor/mcp.json").read_text(encoding="utf-8"))
+    assert f"sqlite:{tmp_path / 'team.db'}" in written["mcpServers"]["loom"]["args"]

@@ -337,12 +337,14 @@ async def test_a_body_may_not_be_larger_than_the_limit_whatever_it_says() -> Non
         await refused(client, 413, "POST", "/v1/users/ann/memories", content=pieces())
 
 
-async def test_a_caller_that_sends_too_much_waits() -> None:
-    async with serving(limits=Limits(per_second=0.0001, burst=3)) as client:
-        for _ in range(3):
-            assert (await client.get("/healthz")).is_success
+async def test_a_caller_that_sends_too_much_waits(tokens: TokenFile) -> None:
+    another = bearer(tokens.add("another"))
+    async with serving(limits=Limits(per_second=0.0001, burst=3), tokens=tokens) as client:
+        for number in range(3):
+            assert (await client.get("/healthz", headers=bearer(f"made up {number}"))).is_success
         assert (await refused(client, 429, "GET", "/healthz"))["error"] == "too_many"
-        assert (await client.get("/healthz", headers=bearer("another"))).is_success
+        assert (await refused(client, 429, "GET", "/healthz", headers=bearer("made up")))["error"] == "too_many"
+        assert (await client.get("/healthz", headers=another)).is_success
 
 
 async def test_a_request_that_takes_too_long_is_ended() -> None:

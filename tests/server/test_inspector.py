@@ -302,7 +302,7 @@ BODIES = [
     "<style>@import 'http://evil'</style>",
     " onmouseover=planted() x=",
     " autofocus onfocus=planted() ",
-    "{{ 1234 * 4321 }}{% for x in [] %}",
+    "{{ 7 * 123456789 }}{% for x in [] %}",
     "${planted()}",
     "<base href=//evil>",
     "<form action=//evil><button>x",
@@ -359,7 +359,7 @@ async def test_text_of_others_is_text_in_every_field(tmp_path: Path) -> None:
             "requests",
         ):
             text = await page(client, f"{base}/{path}")
-            assert "5332114" not in text
+            assert "864197523" not in text
         for text in CORPUS[::7]:
             await page(client, f"{base}/memory?q={quote(text)}")
             await page(client, f"{base}/facts?subject={quote(text)}")

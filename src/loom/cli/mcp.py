@@ -98,7 +98,8 @@ def install(
     if found is None:
         raise UsageError(f"{host!r:.60} is not a program that Loom knows; name one of {', '.join(HOSTS)}")
     path = found.path(project=Path.cwd() if project else None, home=Path.home())
-    options = ["--url", url or default_url(), "--user", user]
+    place = default_url() if url is None else url if project else _from_anywhere(url)
+    options = ["--url", place, "--user", user]
     options += ["--namespace", namespace] if namespace != "default" else []
     options += ["--trust-instructions"] if trust_instructions else []
     entry = {"command": "loom" if project else program(), "args": ["mcp", *options]}
@@ -114,6 +115,15 @@ def install(
         return
     state = "was changed; restart" if edit.changes else "is as it should be, nothing was changed in"
     console().print(Text(f"{path} {state} {found.title}"), soft_wrap=True)
+
+
+def _from_anywhere(url: str) -> str:
+    """The URL of the same file from any folder: a program starts the server in the folder that is open in it."""
+    from loom.engine.urls import written_out
+
+    scheme, _, path = written_out(url).partition(":")
+    is_path = scheme == "sqlite" and path and not path.startswith(("//", ":"))
+    return f"sqlite:{Path(path).absolute()}" if is_path else url
 
 
 def program() -> str:

@@ -96,7 +96,7 @@ def import_files(
     has_turns = False
     for path, is_named in files:
         try:
-            has_turns |= _import_file(memory, reader, path, user, done, reading)
+            has_turns |= _import_file(memory, reader, path, user, done, reading, is_named=is_named)
         except UsageError as error:
             if is_named:
                 kept = f"{done.new + done.there:,} records before it are kept; correct the file and import all of it "
@@ -119,7 +119,9 @@ def _after(before: int, report: Callable[[int, int], None] | None) -> Callable[[
     return None if report is None else lambda done, total: report(before + done, before + total)
 
 
-def _import_file(memory: Any, reader: Any, path: Path, user: str, done: Imported, progress: _Progress) -> bool:
+def _import_file(
+    memory: Any, reader: Any, path: Path, user: str, done: Imported, progress: _Progress, *, is_named: bool
+) -> bool:
     """Import one file; returns whether it had turns, from which facts are still to be extracted."""
     from loom.memory._upkeep.portable import batches
     from loom.traces.notes import is_markdown, read_markdown
@@ -133,6 +135,8 @@ def _import_file(memory: Any, reader: Any, path: Path, user: str, done: Imported
     if not stream.begins_with("loom"):
         _import_transcripts(memory, reader.read(stream, str(path)), user, done)
         return True
+    if not is_named:  # a folder may hold what others wrote, and an export brings instructions that stand at once
+        raise UsageError("it is an export of Loom, with instructions and pinned texts; name the file to import it")
     for lines in batches(stream.lines()):
         with _delay_interrupt():
             read = memory.import_(lines, user_id=user, start=start)

@@ -143,7 +143,8 @@ async def _serve(served: _Served) -> None:
             hosts=hosts,
             transcript=served.transcript,
         )
-        config = uvicorn.Config(made, log_level="warning", access_log=False, server_header=False)
+        # Of the two parsers, this one has an end to what it reads as headers, before any of our limits is asked.
+        config = uvicorn.Config(made, http="h11", log_level="warning", access_log=False, server_header=False)
         with listening(served.host, served.port) as listener:
             host = f"[{served.host}]" if ":" in served.host else served.host
             where = f"http://{host}:{listener.getsockname()[1]}{served.page}"

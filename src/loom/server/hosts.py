@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import unified_diff
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -114,17 +116,31 @@ class Edit:
         return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
     def make(self) -> None:
-        """Write the file in one step, so that a reader sees the old text or the new one."""
+        """Write the file in one step, so that a reader sees the old text or the new one.
+
+        Raises:
+            UsageError: the program wrote its settings meanwhile, and they are left as they are.
+        """
         path = self.path.resolve()  # a link stays a link
+        if self.after is None:
+            return
+        if _read(self.path) != self.before:
+            raise UsageError(f"{self.path} was changed meanwhile, and was left as it is; run the command again")
+        temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
         try:
-            if self.after is None:
-                return
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
-            temporary.write_bytes(self.after.encode())
-            if path.exists():
-                temporary.chmod(path.stat().st_mode & 0o7777)
-            temporary.replace(path)
+            mode = path.stat().st_mode & 0o7777 if path.exists() else None
+            opened = partial(
+                os.open, mode=0o666 if mode is None else 0o600
+            )  # settings hold keys: never readable by more
+            try:
+                with open(temporary, "xb", opener=opened) as file:
+                    file.write(self.after.encode())
+                if mode is not None:
+                    temporary.chmod(mode)
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
         except OSError as error:
             raise UsageError(f"{self.path} cannot be written: {error.strerror or error}") from error
 
@@ -168,6 +184,8 @@ def _without_empty(settings: Json, table: str) -> Json:
 
 def _read(path: Path) -> str | None:
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():  # reading a pipe would wait for ever
+            raise UsageError(f"{path} is not a file; it was left as it is")
         if path.is_file() and path.stat().st_size > MOST_BYTES:
             raise UsageError(f"{path} is larger than {MOST_BYTES:,} bytes; it was left as it is")
         return path.read_bytes().decode()
@@ -336,8 +354,12 @@ def _parse_json(text: str, path: Path) -> Json:
 def _change_json(text: str, table: str, entry: Json | None) -> str:
     reader = _JsonReader(text, Path())
     reader.read()
-    if not reader.objects:  # an empty file
-        return json.dumps({table: {NAME: entry}}, indent=2, ensure_ascii=False) + "\n"
+    if not reader.objects:  # an empty file, or comments alone
+        if entry is None:
+            return text
+        comments = text.strip(" \t\r\n\ufeff")
+        new = json.dumps({table: {NAME: entry}}, indent=2, ensure_ascii=False) + "\n"
+        return f"{text.rstrip()}{_like(text, chr(10) + new)}" if comments else new
     root = reader.objects[min(reader.objects)]
     holder = root.find(table)
     step = _indent_of(text, root)

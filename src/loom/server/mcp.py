@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from loom import __version__
 from loom.core.log import Checkpoint, Compaction, LogEntry, LoggedMessage, Shown, shown_of
 from loom.core.message import Message, plain
-from loom.core.record import Episode, Fact, Hit, Passage, Record
+from loom.core.record import Episode, Fact, Hit, Passage, Receipt, Record
 from loom.core.scope import Scope
 from loom.errors import LoomError, MissingExtra, NotFound, UsageError
 from loom.memory._facts.instructions import said_by
@@ -82,7 +82,7 @@ _ANSWER: Final[Json] = {
 def _as_line(item: Json) -> str:
     about = ", ".join(str(item[name]) for name in ("at", "by", "state") if item.get(name))
     text = one_line(str(item.get("text", "")))
-    return f"- [{item['id']}]{f' ({about})' if about else ''} {text}".rstrip()
+    return f"- [{one_line(str(item['id']))}]{f' ({one_line(about)})' if about else ''} {text}".rstrip()
 
 
 class _Input(BaseModel):
@@ -300,10 +300,11 @@ class MemoryTools:
             raise UsageError("forget needs the ids of records; recall and facts show them in brackets")
         if given.confirm is not None and given.ids:
             raise UsageError("give ids or confirm, not both; nothing was forgotten")
-        stores = [await self.memory.forget(*given.ids, user_id=self.user)]
-        if given.confirm is not None and self._checkpoints is not None:
+        stores: list[Receipt] = []
+        if given.confirm is not None and self._checkpoints is not None:  # first: a memory reports what is still saved
             stores.append(await self._checkpoints.forget(self._scope))
-        if given.ids and not stores[0].removed:
+        stores.append(await self.memory.forget(*given.ids, user_id=self.user))
+        if given.ids and not stores[-1].removed:
             raise NotFound("the user has no record of these ids; recall and facts show them in brackets")
         removed = [
             {"id": kind, "kind": "receipt", "text": f"{count} removed"}

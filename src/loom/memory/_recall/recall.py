@@ -269,8 +269,7 @@ class Recall:
         if _is_statement(question):
             size = _compared(record for record, _ in found.values())
             found = await off_loop(size, partial(_as_statement, found, terms(question)))
-        else:
-            stems = query_terms(question)
+        elif stems := query_terms(question):  # a question may have no words: "?", an emoji
             likeliest = nlargest(_LIKELIEST, found.values(), key=lambda pair: pair[1].get("bm25", 0.0))
             size = sum(min(READ, len(record.text)) for record, _ in likeliest) // 8
             covered = await off_loop(size, lambda: {r.id: most_together(r.text, stems) for r, _ in likeliest})
@@ -426,7 +425,7 @@ def _confidence(stems: tuple[str, ...], ranked: Sequence[Ranked], found: _Candid
         return 0.0
     first = [found[r.id] for r in ranked[:_SURE_OF] if r.id in found]
     shares = (signals.get("covers") or most_together(record.text, stems) / len(stems) for record, signals in first)
-    share = max(shares, default=0.0)
+    share = max(shares, default=0.0) if stems else 0.0
     near = [signals["dense"] for _, signals in found.values() if "dense" in signals]
     likely = _LIKE + _SHARE * share + _NEAR * max(near) if near else _LIKE_WORDS + _SHARE * share
     return 1 / (1 + exp(-likely))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, MutableMapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from loom import __version__
-from loom.errors import LoomError, MissingExtra
+from loom.errors import LoomError, MissingExtra, StoreError
 from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore
 from loom.server.tokens import ANYBODY, TokenFile
@@ -25,7 +25,7 @@ except ImportError as error:
 
 from loom.core.scope import Scope
 from loom.server.http import memory_routes, session_routes
-from loom.server.http.caller import Place, operator, token_of
+from loom.server.http.caller import Place, operator, token_in, token_of
 from loom.server.http.guard import LOOPBACK, App, Counts, Gate, Limits, Receive, Refusal, Send, refusal_of
 from loom.server.http.shapes import ErrorOut
 from loom.server.inspector import requests as request_pages
@@ -77,7 +77,14 @@ def create_app(
     app.state.place, app.state.needs_token, app.state.transcript = place, needs_token, transcript
     served = (route for route in mcp.router.routes if isinstance(route, Route))
     app.router.routes.extend(Route(route.path, _Checked(route.app)) for route in served)
-    return Gate(app, hosts=hosts, limits=limits or Limits(), counts=place.counts)
+
+    def known(header: str) -> str | None:
+        with suppress(StoreError):  # the route says that the tokens cannot be read
+            token = None if tokens is None else token_in(header, tokens)
+            return None if token is None else f"token {token.name}"
+        return None
+
+    return Gate(app, hosts=hosts, limits=limits or Limits(), counts=place.counts, known=known)
 
 
 def describe() -> dict[str, Any]:

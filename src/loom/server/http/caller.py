@@ -80,13 +80,18 @@ class Caller:
 def token_of(request: Request) -> Token:
     """The token of a request; raises Refusal where the server asks for one and there is none that counts."""
     place: Place = request.app.state.place
-    if place.tokens is None or (not request.app.state.needs_token and not place.tokens.tokens()):
+    if place.tokens is None or (not request.app.state.needs_token and not place.tokens.in_use):
         return ANYBODY
-    kind, _, secret = request.headers.get("authorization", "").partition(" ")
-    found = place.tokens.find(secret.strip()) if kind.lower() == "bearer" and secret.strip() else None
+    found = token_in(request.headers.get("authorization", ""), place.tokens)
     if found is None:
         raise Refusal(401, "not_allowed", "the request has no token that counts", "send Authorization: Bearer TOKEN")
     return found
+
+
+def token_in(header: str, tokens: TokenFile) -> Token | None:
+    """The token of an Authorization header, if it is one of these."""
+    kind, _, secret = header.partition(" ")
+    return tokens.find(secret.strip()) if kind.lower() == "bearer" and secret.strip() else None
 
 
 User = Annotated[str, Path(min_length=1, max_length=MAX_ID_BYTES, description="The user; ~ is the token's own.")]

@@ -7,7 +7,6 @@ import logging
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
-from hashlib import sha256
 from time import monotonic
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -44,7 +43,10 @@ _SECURITY: Final = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"same-origin"),  # with none at all, a browser hides where a form comes from
     (b"cache-control", b"no-store"),
+    (b"cross-origin-resource-policy", b"same-origin"),
 )
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+"""Methods that are counted by name: a caller may make up others without end."""
 
 
 class Refusal(HTTPException):
@@ -82,7 +84,9 @@ class Limits:
     """What one request, and one caller, may use."""
 
     body_bytes: int = 8_000_000
+    header_bytes: int = 64_000
     seconds: float = 60.0
+    """Until an answer begins, and between two parts of it."""
     per_second: float = 500.0
     burst: int = 2_000
 
@@ -161,6 +165,10 @@ class _Rates:
         return left >= 1
 
 
+Known: TypeAlias = Callable[[str], str | None]
+"""The caller that an Authorization header is of; None if it is of nobody that is known."""
+
+
 class Gate:
     """The outermost layer of the server."""
 
@@ -171,9 +179,11 @@ class Gate:
         hosts: frozenset[str] | None,
         limits: Limits,
         counts: Counts,
+        known: Known | None = None,
         added: tuple[tuple[bytes, bytes], ...] = _SECURITY,
     ) -> None:
         self._app, self._hosts, self._limits, self._counts, self._added = app, hosts, limits, counts, added
+        self._known = known
         self._rates = _Rates(limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -182,49 +192,76 @@ class Gate:
             await self._app(scope, receive, send)
             return
         scope = {**scope, "path": _path_of(scope)}
-        begun, status = monotonic(), 500
+        begun, status, is_begun = monotonic(), 500, False
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        streams = headers.get(b"accept", "").startswith("text/event-stream")
+        accepts = headers.get(b"accept", "")
+        streams = (scope["method"], scope["path"]) == ("GET", "/mcp") and accepts.startswith("text/event-stream")
+        time_limit = anyio.CancelScope()
 
         async def note(message: MutableMapping[str, Any]) -> None:
-            nonlocal status
+            nonlocal status, is_begun
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, is_begun = message["status"], True
                 held = {name for name, _ in message["headers"]}
                 message["headers"] = [*message["headers"], *(pair for pair in self._added if pair[0] not in held)]
             await send(message)
+            if not streams:
+                time_limit.deadline = anyio.current_time() + self._limits.seconds
+
+        async def stop(refusal: Refusal) -> None:
+            if is_begun:  # too late for another answer: the connection ends, and the caller sees that a part is missing
+                _log.warning("an answer was cut off: %s", refusal.message)
+            else:
+                await _answer(note, refusal)
 
         self._counts.running += 1
         try:
             self._check(scope, headers)
-            limit = None if streams else self._limits.seconds
-            with anyio.fail_after(limit):
+            if not streams:
+                time_limit.deadline = anyio.current_time() + self._limits.seconds
+            with time_limit:
                 await self._app(scope, _capped(receive, self._limits.body_bytes), note)
+            if time_limit.cancelled_caught:
+                await stop(
+                    Refusal(504, "too_slow", f"it took longer than {self._limits.seconds:g} seconds", "ask for less")
+                )
         except Refusal as refusal:
-            await _answer(note, refusal)
-        except TimeoutError:
-            slow = Refusal(504, "too_slow", f"it took longer than {self._limits.seconds:g} seconds", "ask for less")
-            await _answer(note, slow)
+            await stop(refusal)
         finally:
             self._counts.running -= 1
             route = getattr(scope.get("route"), "path_format", "") or "unknown"
-            self._counts.requests[scope["method"], route, status] += 1
-            self._counts.seconds[scope["method"], route] += monotonic() - begun
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            self._counts.requests[method, route, status] += 1
+            self._counts.seconds[method, route] += monotonic() - begun
 
     def _check(self, scope: Scope, headers: dict[bytes, str]) -> None:
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > self._limits.header_bytes:
+            raise Refusal(431, "too_large", f"the headers are longer than {self._limits.header_bytes:,} bytes")
         host = _name(headers.get(b"host", ""))
         if self._hosts is not None and host not in self._hosts:
             raise Refusal(421, "wrong_host", "this server does not answer for that host name", "use its own address")
         origin = headers.get(b"origin")
-        if origin is not None and urlsplit(origin).netloc != headers.get(b"host", ""):
+        if origin is not None and _place(origin) != headers.get(b"host", ""):
             raise Refusal(403, "wrong_origin", "pages of other sites may not call this server", "call it from your own")
         length = headers.get(b"content-length", "0")
-        if not length.isdecimal() or int(length) > self._limits.body_bytes:
+        if not length.isdecimal() or len(length) > _DIGITS or int(length) > self._limits.body_bytes:
             raise _too_large(self._limits.body_bytes)
-        key = headers.get(b"authorization")  # kept as a digest: of the proxy's callers it is the key of a provider
-        caller = sha256(key.encode()).hexdigest() if key else str((scope.get("client") or ("",))[0])
-        if not self._rates.take(caller):
+        # Anybody can make up tokens, so that only one that counts has a rate of its own.
+        token = self._known(headers.get(b"authorization", "")) if self._known else None
+        if not self._rates.take(token or str((scope.get("client") or ("",))[0])):
             raise Refusal(429, "too_many", "there are too many requests from this caller", "send fewer, or batches")
+
+
+_DIGITS: Final = 18
+"""Of a length that is read as a number."""
+
+
+def _place(origin: str) -> str | None:
+    """Host and port of an origin; None if it has none."""
+    try:
+        return urlsplit(origin).netloc or None
+    except ValueError:
+        return None
 
 
 def _name(host: str) -> str:

@@ -140,8 +140,8 @@ async def forget(caller: Forgetter, session: Session) -> shapes.ErasureOut:
 
 async def _forget_session(caller: Caller, session: str) -> shapes.ErasureOut:
     scope = caller.session(session)
+    saved = await caller.place.checkpoints.forget(scope)  # first: a memory reports conversations that are still saved
     memory = await caller.memory.forget(user_id=caller.user, session_id=session)
-    saved = await caller.place.checkpoints.forget(scope)
     if not memory.removed and not saved.removed:
         raise NotFound(f"the user has no conversation {session!r:.200}; GET sessions lists them")
     stores = [

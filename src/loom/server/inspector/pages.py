@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from loom.admin.doctor import labels_of
 from loom.admin.sessions import find_checkpoint, saved_session
 from loom.context.cache.audit import Audit, audit_transcripts
 from loom.context.cache.audit_page import STYLE, causes_table, session_section, sums_list
-from loom.core.checks import MAX_QUERY
+from loom.core.checks import MAX_QUERY, check_id
 from loom.core.filter import And, Eq
 from loom.core.log import Compaction, LogEntry, LoggedMessage
 from loom.core.message import Message, plain
@@ -51,6 +52,8 @@ _POLICY: Final = (
     "default-src 'self'; img-src 'self' data:; style-src 'self'; script-src 'self'; object-src 'none'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
+_SUFFIX: Final = re.compile(r"\.[A-Za-z0-9]{1,10}")
+"""The end of a name that is taken over from a browser."""
 _TYPES: Final = {"inspector.css": "text/css", "inspector.js": "text/javascript"}
 
 router = APIRouter(prefix=PREFIX, include_in_schema=False)
@@ -119,6 +122,7 @@ def caller_of(request: Request, user: str, right: Right = "read") -> Caller:
     token = _token(request)
     if not token.may(right, user):
         raise Refusal(403, "forbidden", "this token does not allow that", "sign in with another one")
+    check_id(user, "the user")
     return Caller(request.app.state.place, token, user)
 
 
@@ -392,7 +396,7 @@ def _diff(history: TextHistory, number: int) -> list[tuple[str, str]]:
 @router.post("/u/{user:name}/standing/{id:name}/{verb}")
 async def decide(request: Request, user: str, id: str, verb: str) -> Response:
     """Accept an instruction that waits, or drop it."""
-    caller = caller_of(request, user, "write")
+    caller = caller_of(request, user, "forget" if verb == "reject" else "write")
     if verb == "confirm":
         await caller.memory.confirm(id, user_id=user)
     elif verb == "reject":
@@ -572,9 +576,10 @@ async def transcript(request: Request) -> Response:
 async def read_transcript(request: Request, file: UploadFile) -> Response:
     """The requests of a transcript; nothing of it is stored."""
     _token(request)
-    name = Path(file.filename or "transcript.jsonl").name[:200] or "transcript.jsonl"
+    name = plain_text(Path(file.filename or "transcript.jsonl").name)[:200] or "transcript.jsonl"
+    suffix = Path(name).suffix
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / f"uploaded{Path(name).suffix or '.jsonl'}"
+        place = Path(folder) / f"uploaded{suffix if _SUFFIX.fullmatch(suffix) else '.jsonl'}"
         place.write_bytes(await file.read())
         return await _audited(request, place, name)
 

@@ -1,0 +1,198 @@
+"""Callers that mean harm: made-up headers, broken files of tokens, questions without words, names from browsers."""
+
+from __future__ import annotations
+
+import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import anyio
+import pytest
+
+from loom import Agent, open_checkpoints, open_memory
+from loom.core.scope import Scope
+from loom.errors import StoreError
+from loom.server.http.guard import Counts, Gate, Limits
+from loom.server.mcp import MemoryTools
+from loom.server.tokens import TokenFile
+from tests.server.test_http import ADD, bearer, ok, refused, serving, started
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> TokenFile:
+    return TokenFile(tmp_path / "tokens.json")
+
+
+# -- tokens
+
+
+@pytest.mark.parametrize("end", ["revoked", "deleted"])
+async def test_a_server_that_had_tokens_is_not_opened_by_losing_them(tokens: TokenFile, end: str) -> None:
+    async with serving(tokens=tokens) as client:
+        await ok(client, "GET", "/v1/users/ann/facts")
+        secret = tokens.add("only")
+        await ok(client, "GET", "/v1/users/ann/facts", headers=bearer(secret))
+        if end == "revoked":
+            tokens.revoke("only")
+        else:
+            tokens.path.unlink()
+        await refused(client, 401, "GET", "/v1/users/ann/facts")
+        await refused(client, 401, "GET", "/v1/users/ann/facts", headers=bearer(secret))
+    if end == "revoked":  # also after a restart
+        async with serving(tokens=TokenFile(tokens.path)) as client:
+            await refused(client, 401, "DELETE", "/v1/users/ann")
+
+
+_ROW = {"name": "a", "digest": "0" * 64, "rights": ["read"]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"tokens": {}},
+        {"tokens": None},
+        {"tokens": [5]},
+        {"tokens": [{**_ROW, "digest": 5}]},
+        {"tokens": [{**_ROW, "digest": "\N{LATIN SMALL LETTER E WITH ACUTE}"}]},
+        {"tokens": [{**_ROW, "users": "ann"}]},
+        {"tokens": [{**_ROW, "users": [5]}]},
+        {"tokens": [{**_ROW, "rights": None}]},
+        {"tokens": [{**_ROW, "rights": ["everything"]}]},
+        {"tokens": [{"name": "a", "digest": "0" * 64}]},
+        {"tokens": [{**_ROW, "namespace": 5}]},
+    ],
+)
+async def test_a_damaged_file_of_tokens_lets_nobody_in(tokens: TokenFile, content: object) -> None:
+    tokens.path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(StoreError, match="cannot be read"):
+        tokens.tokens()
+    async with serving(tokens=tokens) as client:
+        await refused(client, 503, "GET", "/v1/users/ann/facts", headers=bearer("x"))
+
+
+def test_tokens_that_are_made_and_revoked_at_once_do_not_undo_each_other(tokens: TokenFile) -> None:
+    for number in range(8):
+        tokens.add(f"old {number}")
+
+    def change(number: int) -> None:
+        own = TokenFile(tokens.path)
+        own.add(f"new {number}")
+        own.revoke(f"old {number}")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(change, range(8)))
+    assert sorted(token.name for token in tokens.tokens()) == [f"new {number}" for number in range(8)]
+    assert sorted(path.name for path in tokens.path.parent.iterdir()) == ["tokens.json", "tokens.json.lock"]
+
+
+async def test_who_may_not_forget_cannot_drop_a_wish_on_a_page(tokens: TokenFile) -> None:
+    writer = bearer(tokens.add("writer", users=["ann"], rights=["read", "write"]))
+    async with serving(tokens=tokens) as client:
+        wish = {"text": "Always answer in German."}
+        made = await ok(client, "POST", "/v1/users/ann/standing", json=wish, headers=writer)
+        id = made["items"][0]["id"]
+        await refused(client, 403, "DELETE", f"/v1/users/ann/standing/{id}", headers=writer)
+        page = await client.post(f"/inspect/u/ann/standing/{id}/reject", headers=writer)
+        assert page.status_code == 403
+        assert len((await ok(client, "GET", "/v1/users/ann/standing", headers=writer))["items"]) == 1
+
+
+# -- forgetting
+
+
+async def test_a_receipt_does_not_name_conversations_that_were_just_removed(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/m.db"
+    async with Agent(memory=url) as agent:
+        for id in ("one", "two"):
+            await agent.run("I live in Madrid.", user_id="ann", session_id=id)
+    async with serving(url) as client:
+        await ok(client, "DELETE", "/v1/users/ann/sessions/one")
+        erased = await ok(client, "DELETE", "/v1/users/ann/sessions/two")
+        assert [store["pending"] for store in erased["stores"]] == [[], []]
+    async with Agent(memory=url) as agent:
+        await agent.run("I live in Madrid.", user_id="ann", session_id="three")
+    async with open_memory(url) as memory, aclosing(open_checkpoints(url)) as checkpoints:
+        done = await MemoryTools(memory, checkpoints, user_id="ann").call("forget", {"confirm": "ann"})
+        assert done.notes == []
+        assert await checkpoints.sessions(Scope("default", "ann")) == ()
+
+
+# -- requests
+
+
+async def test_an_origin_and_a_length_that_cannot_be_read_are_refused() -> None:
+    async with serving() as client:
+        await refused(client, 403, "GET", "/healthz", headers={"Origin": "http://["})
+        await refused(client, 413, "GET", "/healthz", headers={"Content-Length": "9" * 5_000})
+        assert (await client.get("/healthz", headers={"X-Long": "x" * 70_000})).status_code == 431
+
+
+async def test_methods_that_are_made_up_are_counted_as_one() -> None:
+    async with serving() as client:
+        for number in range(20):
+            await client.request(f"MADEUP{number}", "/healthz")
+        text = (await client.get("/metrics")).text
+    assert "MADEUP" not in text
+    assert 'method="other",route="unknown",status="405"} 20' in text or text.count('method="other"') == 2
+
+
+@pytest.mark.parametrize("query", ["?", "...", "\N{GRINNING FACE}", "\N{RIGHT-TO-LEFT OVERRIDE}", "%"])
+async def test_a_question_without_words_is_answered(query: str) -> None:
+    async with serving() as client:
+        await ok(client, "POST", "/v1/users/ann/memories", json=ADD)
+        found = await ok(client, "POST", "/v1/users/ann/recall", json={"query": query})
+        assert 0 <= found["confidence"] <= 1
+        assert (await client.get("/inspect/u/ann/memory", params={"q": query})).status_code == 200
+
+
+@pytest.mark.parametrize("user", ["%00", "%0A", "%20", "x" * 600])
+@pytest.mark.parametrize("name", ["export", "memory", "requests"])
+async def test_a_page_of_a_user_that_cannot_be_is_refused(user: str, name: str) -> None:
+    async with serving() as client:
+        assert (await client.get(f"/inspect/u/{user}/{name}")).status_code == 422
+
+
+@pytest.mark.parametrize("name", ["x.\0", "x." + "\N{LATIN SMALL LETTER E WITH ACUTE}" * 190, "x.*", "/", "..", ""])
+async def test_a_file_with_any_name_can_be_dropped(name: str) -> None:
+    part = f'--b\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n{{}}\r\n--b--\r\n'
+    kind = {"Content-Type": "multipart/form-data; boundary=b"}
+    async with serving() as client:
+        response = await client.post("/inspect/transcript", content=part.encode(), headers=kind)
+        assert response.status_code in {200, 422}
+
+
+async def test_an_answer_that_was_begun_is_cut_off_and_not_answered_twice() -> None:
+    sent: list[str] = []
+
+    async def stalls(_scope: object, _receive: object, send: object) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})  # type: ignore[operator]
+        await anyio.sleep_forever()
+
+    async def send(message: object) -> None:
+        sent.append(message["type"])  # type: ignore[index]
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": b""}
+
+    gate = Gate(stalls, hosts=None, limits=Limits(seconds=0), counts=Counts())  # type: ignore[arg-type]
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"accept", b"text/event-stream")]}
+    await gate(scope, receive, send)  # type: ignore[arg-type]
+    assert sent == ["http.response.start"]
+
+
+async def test_headers_without_an_end_are_refused(tmp_path: Path) -> None:
+    async with started(tmp_path) as address:
+        place = urlsplit(address)
+        assert place.hostname is not None
+        assert place.port is not None
+        with socket.create_connection((place.hostname, place.port)) as caller:
+            caller.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Long: ")
+            with pytest.raises(OSError):  # noqa: PT011, PT012 - the system words it in its own way
+                for _ in range(400):
+                    caller.sendall(b"x" * 100_000)
