@@ -31,7 +31,7 @@ def test_memory_and_conversations_of_one_person_go(tmp_path, loom):
     said = json.loads(done.stdout)
     assert {one["store"]: one["removed"] for one in said["stores"]} == {
         "memory": {"episode": 3, "job": 1},  # two turns, the episode of the session, and that it may go on
-        "sessions": {"checkpoint": 1, "entry": 2},
+        "sessions": {"checkpoint": 1, "entry": 3},
     }
     assert said["pending"] == []
     left = b"".join(path.read_bytes() for path in tmp_path.iterdir())
