@@ -475,3 +475,21 @@ async def test_inspect_opens_a_store_or_a_transcript(tmp_path: Path) -> None:
             found = await client.get(address)
             assert found.status_code == 200
             assert text in found.text
+
+
+@pytest.mark.parametrize("command", [["serve"], ["inspect", "talk.jsonl"], ["mcp"], ["proxy"]])
+async def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "talk.jsonl").write_text("{}")
+    hidden = "import sys; sys.modules.update(dict.fromkeys(['starlette', 'fastapi', 'mcp', 'mcp_types', 'uvicorn']))"
+    program = f"{hidden}; sys.argv[1:] = {command!r}; from loom.cli import main; main()"
+    done = subprocess.run(  # noqa: ASYNC221
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode
+    assert "pip install 'loom-engine[" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -12,12 +12,11 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 import anyio
-from starlette.convertors import Convertor, register_url_convertor
-from starlette.exceptions import HTTPException
 
 from loom.errors import (
     EmbedderMismatch,
     LoomError,
+    MissingExtra,
     NotFound,
     ScopeRequired,
     StaleWrite,
@@ -26,6 +25,12 @@ from loom.errors import (
     UsageError,
 )
 from loom.text.fence import plain_text
+
+try:
+    from starlette.convertors import Convertor, register_url_convertor
+    from starlette.exceptions import HTTPException
+except ImportError as error:
+    raise MissingExtra("loom serve", "server") from error
 
 _log = logging.getLogger(__name__)
 
