@@ -4,6 +4,8 @@
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportMissingTypeStubs=false, reportUnknownLambdaType=false
 
+# pyright: reportArgumentType=false
+# The peers take plain dictionaries and pairs where their types ask for their own classes.
 from __future__ import annotations
 
 import asyncio

@@ -80,11 +80,11 @@ class LoadsTheFurthest(MemoryCheckpointStore):
 
 
 class ListsTheOldestFirst(MemoryCheckpointStore):
-    async def list(self, scope=None, *, limit=None):
+    async def list(self, scope=None, *, limit=None, attributes=None, before=None):
         return (
-            (await super().list(scope))[::-1][:limit]
+            (await super().list(scope, attributes=attributes, before=before))[::-1][:limit]
             if limit is None or limit > 0
-            else await super().list(scope, limit=limit)
+            else await super().list(scope, limit=limit, attributes=attributes, before=before)
         )
 
 
@@ -105,11 +105,11 @@ class DeletesTheLogToo(MemoryCheckpointStore):
 class SharesItsValues(MemoryCheckpointStore):
     """History gives the same objects to everybody."""
 
-    async def history(self, scope, id):
+    async def history(self, scope, id, *, after=0, bodies=True):
         held = self.__dict__.setdefault("held", {})
-        key = (scope, id, await self.load(scope, id))
+        key = (scope, id, await self.load(scope, id), after, bodies)
         if key not in held:
-            held[key] = await super().history(scope, id)
+            held[key] = await super().history(scope, id, after=after, bodies=bodies)
         return held[key]
 
 
