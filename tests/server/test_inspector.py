@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
@@ -208,6 +209,7 @@ async def test_a_user_is_forgotten_by_typing_the_name(copy: str) -> None:
         done = await client.post("/inspect/u/ann/forget", data={"confirm": "ann"})
         assert "ann was forgotten" in done.text
         assert "Nothing is left." in done.text
+        assert re.search(r"<b>memory</b>: .*[1-9]\d* episode", done.text), "the receipt says what was removed"
         assert await memory.store.count(Scope("default", "ann")) == 0
         assert "/inspect/u/ann/memory" not in await page(client, "users")
 

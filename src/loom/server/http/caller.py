@@ -9,6 +9,7 @@ from typing import Annotated, Final
 from fastapi import Depends, Path, Request
 
 from loom.core.checks import MAX_ID_BYTES, check_id
+from loom.core.record import StoreReceipt
 from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.memory.memory import Memory
@@ -71,6 +72,14 @@ class Caller:
     def session(self, id: str) -> Scope:
         """The scope of one conversation."""
         return self.scope.for_session(id)
+
+    async def erase(self) -> tuple[StoreReceipt, StoreReceipt]:
+        """Erase the user everywhere. Conversations go first: a memory reports those that are still saved."""
+        sessions = await self.place.checkpoints.forget(self.scope)
+        memory = await self.memory.forget(user_id=self.user)
+        named = (("memory", memory), ("sessions", sessions))
+        first, second = (StoreReceipt(store=name, removed=one.removed, pending=one.pending) for name, one in named)
+        return first, second
 
     def echo(self, session: str | None = None) -> ScopeOut:
         """The scope as an answer repeats it."""

@@ -258,13 +258,7 @@ async def export(caller: Reader) -> Response:
 @router.delete("", tags=["users"])
 async def forget_user(caller: Forgetter) -> shapes.ErasureOut:
     """Erase a person: memory, conversations and jobs. Nothing is left if nothing is pending."""
-    memory = await caller.memory.forget(user_id=caller.user)
-    sessions = await caller.place.checkpoints.forget(caller.scope)
-    again = await caller.memory.forget(user_id=caller.user)  # its note about conversations is out of date now
-    removed = {
-        kind: memory.removed.get(kind, 0) + again.removed.get(kind, 0) for kind in {**memory.removed, **again.removed}
-    }
-    stores = [_receipt("memory", Receipt(removed=removed, pending=again.pending)), _receipt("sessions", sessions)]
+    stores = [_receipt(receipt.store, receipt) for receipt in await caller.erase()]
     return shapes.ErasureOut(scope=caller.echo(), stores=stores)
 
 

@@ -230,11 +230,7 @@ async def forget_user(request: Request, user: str, confirm: Annotated[str, Form(
     caller = caller_of(request, user, "forget")
     if confirm != user:
         raise UsageError(f"you typed {confirm!r:.100}, and the user is {user!r:.100}; nothing was forgotten")
-    await caller.memory.forget(user_id=user)
-    sessions = await caller.place.checkpoints.forget(caller.scope)
-    memory = await caller.memory.forget(user_id=user)
-    stores = (_named("memory", memory), _named("conversations", sessions))
-    return await _users_page(request, done=_Done(f"{user} was forgotten", stores))
+    return await _users_page(request, done=_Done(f"{user} was forgotten", await caller.erase()))
 
 
 def _named(name: str, receipt: Receipt) -> StoreReceipt:
