@@ -186,7 +186,7 @@ class Threads:
         id, told = log_id(ns, checkpoint["id"]), cast("dict[str, Any]", lg.get_checkpoint_metadata(config, metadata))
         rest = {name: value for name, value in checkpoint.items() if name != "channel_values"}
         dumped = self._serde.dumps_typed(rest), self._serde.dumps_typed(told)
-        about = {"ns": ns, **{name: str(told[name]) for name in ("run_id", "source", "step") if name in told}}
+        about = {"ns": ns, **({"run_id": str(told["run_id"])} if "run_id" in told else {})}
         for _ in range(_TRIES):
             before = log_id(ns, parent) if parent else None
             known = await self._channels_of(scope, before) if before else None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from threading import Lock
 from types import TracebackType
@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from loom.core.clock import SystemClock
 from loom.core.scope import RunContext, Scope, within_run
-from loom.core.threads import Portal, renew_lock_after_fork
+from loom.core.threads import Portal, renew_lock_after_fork, run_here
 from loom.engine.open import open_checkpoints, open_memory
 from loom.errors import UsageError
 from loom.memory._write.ingest import Utterance
@@ -26,7 +26,7 @@ from loom.session.memory import MemoryView, SessionMemory, turn_key
 
 
 class _CanClose(Protocol):
-    async def aclose(self) -> None: ...
+    def aclose(self) -> Coroutine[Any, Any, None]: ...
 
 
 _R = TypeVar("_R")
@@ -36,32 +36,35 @@ _T = TypeVar("_T", bound=_CanClose)
 class Home(Generic[_T]):
     """A memory or a store, and the loop that its calls run on.
 
-    Opened here, of a URL, it has a loop of its own in a thread: any loop of any thread may call, and blocking code too.
-    Given as an object it stays with the loop that calls, and is left open; blocking code then calls on a loop in a
-    thread, which is ended. With `one_loop`, an object that two loops use at one time raises UsageError: a memory would
-    wait for ever, because its locks belong to a loop.
+    A store that needs no loop is called where the caller is. Anything else that is opened here, of a URL, has a loop of
+    its own in a thread: any loop of any thread may call, and blocking code too. Given as an object it stays with the
+    loop that calls, and is left open; blocking code then calls on a loop in a thread, which is ended. With `one_loop`,
+    an object that two loops use at one time raises UsageError: a memory would wait for ever, because its locks belong
+    to a loop.
     """
 
     def __init__(self, of: _T, *, owns: bool, one_loop: bool = False) -> None:
         self.of, self.owns, self._one_loop = of, owns, one_loop
+        self._needs_loop: bool = getattr(of, "needs_loop", True)
         self._calls: Counter[object] = Counter()
         self._portal: Portal | None = None
         self._is_closed = False
         self._lock = Lock()
         renew_lock_after_fork(self, "_lock")
 
-    async def call(self, function: Callable[[_T], Awaitable[_R]]) -> _R:
+    async def call(self, function: Callable[[_T], Coroutine[Any, Any, _R]]) -> _R:
         """Call it from async code."""
-        if not self.owns:
-            with self._on_this_loop():
-                return await function(self.of)
-        return await asyncio.wrap_future(self._thread().start(partial(function, self.of)))
+        if self.owns and self._needs_loop:
+            return await asyncio.wrap_future(self._thread().start(partial(function, self.of)))
+        self._check_open()
+        with self._on_this_loop() if self._one_loop else nullcontext():
+            return await function(self.of)
 
     @contextmanager
     def _on_this_loop(self) -> Generator[None]:
         loop = asyncio.get_running_loop()
         with self._lock:
-            if self._one_loop and self._calls.total() > self._calls[loop]:
+            if self._calls.total() > self._calls[loop]:
                 raise UsageError(
                     "this memory was given as an object, and another event loop is using it; give the adapter a URL, "
                     "and it can be used from any thread"
@@ -74,14 +77,20 @@ class Home(Generic[_T]):
                 self._calls[loop] -= 1
                 self._calls += Counter()  # drops loops that wait for nothing
 
-    def run(self, function: Callable[[_T], Awaitable[_R]]) -> _R:
+    def run(self, function: Callable[[_T], Coroutine[Any, Any, _R]]) -> _R:
         """Call it from blocking code, and wait."""
-        return self._thread().call(partial(function, self.of))
+        if self._needs_loop:
+            return self._thread().call(partial(function, self.of))
+        self._check_open()
+        return run_here(function(self.of))
+
+    def _check_open(self) -> None:
+        if self._is_closed and self.owns:
+            raise UsageError("this adapter is closed; make another")
 
     def _thread(self) -> Portal:
         with self._lock:
-            if self._is_closed and self.owns:
-                raise UsageError("this adapter is closed; make another")
+            self._check_open()
             if self._portal is None:
                 self._portal = Portal("this adapter")
             return self._portal
@@ -94,6 +103,8 @@ class Home(Generic[_T]):
         """Close what was opened here. Closing twice is allowed."""
         with self._lock:
             portal, self._portal, self._is_closed = self._portal, None, True
+        if self.owns and not self._needs_loop:
+            run_here(self.of.aclose())
         if portal is not None and portal.is_of_this_process:
             try:
                 if self.owns:
