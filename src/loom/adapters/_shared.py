@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -48,6 +49,7 @@ class Home(Generic[_T]):
         self._needs_loop: bool = getattr(of, "needs_loop", True)
         self._calls: Counter[object] = Counter()
         self._portal: Portal | None = None
+        self._process: int | None = None
         self._is_closed = False
         self._lock = Lock()
         renew_lock_after_fork(self, "_lock")
@@ -56,7 +58,8 @@ class Home(Generic[_T]):
         """Call it from async code."""
         if self.owns and self._needs_loop:
             return await asyncio.wrap_future(self._thread().start(partial(function, self.of)))
-        self._check_open()
+        if self.owns:
+            self._check()
         with self._on_this_loop() if self._one_loop else nullcontext():
             return await function(self.of)
 
@@ -81,16 +84,20 @@ class Home(Generic[_T]):
         """Call it from blocking code, and wait."""
         if self._needs_loop:
             return self._thread().call(partial(function, self.of))
-        self._check_open()
+        self._check()
         return run_here(function(self.of))
 
-    def _check_open(self) -> None:
+    def _check(self) -> None:
+        """Refuse calls after the end, and in a process that was forked after the first."""
         if self._is_closed and self.owns:
             raise UsageError("this adapter is closed; make another")
+        if self._process not in (None, os.getpid()):
+            raise UsageError("this adapter was opened before this process was forked; open it again here")
+        self._process = os.getpid()
 
     def _thread(self) -> Portal:
         with self._lock:
-            self._check_open()
+            self._check()
             if self._portal is None:
                 self._portal = Portal("this adapter")
             return self._portal
@@ -103,13 +110,15 @@ class Home(Generic[_T]):
         """Close what was opened here. Closing twice is allowed."""
         with self._lock:
             portal, self._portal, self._is_closed = self._portal, None, True
-        if self.owns and not self._needs_loop:
-            run_here(self.of.aclose())
-        if portal is not None and portal.is_of_this_process:
-            try:
-                if self.owns:
-                    portal.call(self.of.aclose)
-            finally:
+        if self._process != os.getpid():  # nothing was opened, or not here
+            return
+        try:
+            if self.owns and not self._needs_loop:
+                run_here(self.of.aclose())
+            elif self.owns and portal is not None:
+                portal.call(self.of.aclose)
+        finally:
+            if portal is not None:
                 portal.close()
 
 
