@@ -1,29 +1,22 @@
-"""What adapters share: where their calls run, and one user's memory around a turn of another framework."""
+"""Where the calls of an adapter run, and how it is closed."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from threading import Lock
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from loom.core.clock import SystemClock
-from loom.core.scope import RunContext, Scope, within_run
 from loom.core.threads import Portal, renew_lock_after_fork, run_here
 from loom.engine.open import open_checkpoints, open_memory
 from loom.errors import UsageError
-from loom.memory._write.ingest import Utterance
 from loom.memory.memory import Memory
-from loom.memory.results import Remembered
 from loom.protocols.checkpoint_store import CheckpointStore
-from loom.protocols.tool import Tool, ToolOutput
-from loom.session.config import SessionConfig
-from loom.session.memory import MemoryView, SessionMemory, turn_key
 
 
 class _CanClose(Protocol):
@@ -160,59 +153,3 @@ def home_of_memory(memory: str | Mapping[str, Any] | Memory) -> Home[Memory]:
 def home_of_checkpoints(store: str | CheckpointStore) -> Home[CheckpointStore]:
     """The home of a store of sessions: of an open one, or of one to open."""
     return Home(open_checkpoints(store), owns=isinstance(store, str))
-
-
-class Turns:
-    """The memory of users around turns that another framework runs: what to show before, what to keep after."""
-
-    def __init__(self, home: Home[Memory], *, limit: int = 8, budget: int = 500, standing_budget: int = 600) -> None:
-        self._home = home
-        self._config = SessionConfig(recall_limit=limit, recall_budget=budget, standing_budget=standing_budget)
-
-    def _of(self, memory: Memory, user_id: str, session_id: str) -> SessionMemory:
-        return SessionMemory(memory, Scope(memory.namespace, user_id, session_id), self._config, SystemClock())
-
-    async def view(self, text: str, *, user_id: str, session_id: str, shown: Collection[str] = ()) -> MemoryView:
-        """What to show for a message. `shown` are the keys of the turns that the model sees anyway."""
-        return await self._home.call(lambda memory: self._of(memory, user_id, session_id).view(text, shown))
-
-    async def remember(
-        self, key: str, message: str, answer: str, *, user_id: str, session_id: str, view: MemoryView | None = None
-    ) -> Remembered | None:
-        """Keep an exchange, once under its key; None where neither side said anything."""
-        if not message.strip() and not answer.strip():
-            return None
-
-        async def write(memory: Memory) -> Remembered:
-            turn = self._of(memory, user_id, session_id)
-            return await self._kept(memory, turn.remember(turn_key(key), message, answer, view=view), user_id)
-
-        return await self._home.call(write)
-
-    async def keep(
-        self, turns: Sequence[Utterance], *, user_id: str, session_id: str, key: str | None = None
-    ) -> Remembered | None:
-        """Keep what was said, in one step, once under a key; None where nothing was."""
-        if not turns:
-            return None
-
-        async def write(memory: Memory) -> Remembered:
-            done = memory.remember(turns, user_id=user_id, session_id=session_id, key=key, learn=True)
-            return await self._kept(memory, done, user_id)
-
-        return await self._home.call(write)
-
-    async def _kept(self, memory: Memory, work: Awaitable[Remembered], user_id: str) -> Remembered:
-        done = await work
-        if self._home.owns:  # work in the background needs a loop that does not end with the caller
-            await memory.upkeep(user_id=user_id)
-        return done
-
-    async def use(self, tool: Tool, input: Any, *, user_id: str, session_id: str) -> ToolOutput:
-        """Run a memory tool for a user."""
-
-        async def run(memory: Memory) -> ToolOutput:
-            with within_run(RunContext(user_id=user_id, session_id=session_id, namespace=memory.namespace)):
-                return await tool.run(input)
-
-        return await self._home.call(run)
