@@ -14,6 +14,7 @@ import pytest
 import loom.adapters
 from loom import Memory, MissingExtra, UsageError, open_memory
 from loom.adapters._shared import home_of_checkpoints, home_of_memory
+from loom.core.scope import Scope
 
 pytestmark = pytest.mark.anyio
 
@@ -73,6 +74,28 @@ async def test_what_is_given_runs_on_the_loop_that_calls_and_what_is_opened_on_i
     await opened.aclose()
     with pytest.raises(UsageError, match="closed"):
         await opened.call(thread)
+
+
+async def test_a_store_that_needs_no_loop_is_called_where_the_caller_is(tmp_path):
+    async def thread(_: object) -> int:
+        return threading.get_ident()
+
+    scope = Scope("n", "ann", "chat")
+    for url in ("inmemory", f"files:{tmp_path}/sessions", f"sqlite:{tmp_path}/s.db"):
+        home = home_of_checkpoints(url)
+        assert await home.call(thread) == home.run(thread) == threading.get_ident()
+        portals = [one for one in threading.enumerate() if one.name == "loom portal"]
+        made = [home.run(lambda store: store.append(scope, [])) for _ in range(3)]
+        made += [await home.call(lambda store: store.append(scope, []))]
+        made += [await asyncio.to_thread(home.run, lambda store: store.append(scope, []))]
+        assert [one.id for one in home.run(lambda store: store.list(scope))] == [one.id for one in reversed(made)]
+        assert portals == [one for one in threading.enumerate() if one.name == "loom portal"]
+        home.close()
+        home.close()
+        with pytest.raises(UsageError, match="closed"):
+            home.run(thread)
+        with pytest.raises(UsageError, match="closed"):
+            await home.call(thread)
 
 
 async def test_a_memory_that_was_given_may_be_used_by_one_loop_at_a_time():

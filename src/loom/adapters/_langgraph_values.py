@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain
-from operator import attrgetter
+from itertools import chain, islice
+from operator import attrgetter, eq, is_, itemgetter
 from typing import Any, NamedTuple, cast
 
 from loom.errors import MissingExtra
@@ -26,7 +26,7 @@ _TEXTS = frozenset({str, bytes, type(None)})
 """Leaves that equal nothing of another type, as 1 equals True."""
 _MESSAGES = frozenset({AIMessage, HumanMessage, SystemMessage, ToolMessage})
 _EXTRA, _PRIVATE = attrgetter("__pydantic_extra__"), attrgetter("__pydantic_private__")
-_PARTS = attrgetter("__class__", "__dict__", "__pydantic_extra__")
+_FIELDS, _KIND_KEPT, _FIELDS_KEPT = attrgetter("__dict__"), itemgetter(0), itemgetter(1)
 _SET_FIELDS, _SET_NAMED, _SET_EXTRA, _SET_PRIVATE = (
     BaseModel.__dict__[name].__set__
     for name in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
@@ -84,8 +84,8 @@ def _are_texts(values: Sequence[Any]) -> bool:
     return is_flat and _TEXTS.issuperset(map(type, chain.from_iterable(map(dict[str, Any].values, values))))
 
 
-class _Making(NamedTuple):
-    """How a message is made again. All copies share the names of what is set: each field is, and none can be added."""
+class _Message(NamedTuple):
+    """A message taken apart. All copies share the names of what is set: each field is, and none can be added."""
 
     kind: type
     fields: dict[str, Any]
@@ -98,12 +98,11 @@ class _Chat(Items):
     """Messages of the usual kinds, with nothing but their fields; they are never given away."""
 
     def __init__(self, values: list[Any], serde: SerializerProtocol) -> None:
-        super().__init__([*map(_PARTS, values)], serde)
-        self._making = [_making(value, serde) for value in values]
+        super().__init__([_apart(value, serde) for value in values], serde)
 
     def copies(self) -> list[Any]:
         made, new = list[Any](), cast("Callable[[type], Any]", object.__new__)
-        for kind, fields, named, containers in self._making:
+        for kind, fields, named, containers in self._values:
             own = fields.copy()
             for name, copy, value in containers:
                 own[name] = copy(value)
@@ -116,17 +115,17 @@ class _Chat(Items):
         return made
 
     def shared(self, given: list[Any]) -> int:
-        begins, kept = given[: len(self._values)], self._values[: len(given)]
-        # In a field, 1 and True count as the same.
-        is_same = _MESSAGES.issuperset(map(type, begins)) and [*map(_PARTS, begins)] == kept
-        return len(kept) if is_same else super().shared(given)
+        kept, both = self._values, min(len(self._values), len(given))
+        # Each pair up to the end of the shorter list, and nothing is made for it. In a field, 1 and True are the same.
+        is_same = all(map(is_, map(type, given), map(_KIND_KEPT, kept))) and not any(map(_EXTRA, islice(given, both)))
+        is_same = is_same and all(map(eq, map(_FIELDS, given), map(_FIELDS_KEPT, kept)))
+        return both if is_same else super().shared(given)
 
     def then(self, start: int, more: list[Any]) -> Items:
         if not _are_messages(more):
             return super().then(start, more)
         made = _Chat(more, self._serde)
         made._values[:0] = self._values[:start]
-        made._making[:0] = self._making[:start]
         return made
 
     def _each(self) -> list[Any]:
@@ -137,10 +136,10 @@ def _are_messages(values: Sequence[Any]) -> bool:
     return _MESSAGES.issuperset(map(type, values)) and not any(map(_EXTRA, values)) and not any(map(_PRIVATE, values))
 
 
-def _making(message: Any, serde: SerializerProtocol) -> _Making:
+def _apart(message: Any, serde: SerializerProtocol) -> _Message:
     fields: dict[str, Any] = message.__dict__
     held = [(name, value) for name, value in fields.items() if type(value) not in _LEAVES]
-    return _Making(type(message), fields, {*fields}, [(name, _copying(value, serde), value) for name, value in held])
+    return _Message(type(message), fields, {*fields}, [(name, _copying(value, serde), value) for name, value in held])
 
 
 def _copying(value: Any, serde: SerializerProtocol) -> Callable[[Any], Any]:

@@ -303,6 +303,22 @@ class RecordedLaws:
 class AttributeLaws:
     """The laws of attributes, and of lists that start at a checkpoint."""
 
+    async def test_attributes_are_found_among_many(self, store: CheckpointStore) -> None:
+        """Old ones and new ones, in the order of saving, from a checkpoint on, and none of another session."""
+        for n in range(230):
+            await store.append(CHAT, (), id=f"c{n}", attributes={"kind": "rare" if n in {3, 120} else "common"})
+        await store.append(ALICE.for_session("other"), (), id="elsewhere", attributes={"kind": "rare"})
+        rare = {"kind": "rare"}
+        assert [one.id for one in await store.list(CHAT, attributes=rare)] == ["c120", "c3"]
+        assert [one.id for one in await store.list(CHAT, attributes=rare, limit=1)] == ["c120"]
+        assert [one.id for one in await store.list(CHAT, attributes=rare, before="c120")] == ["c3"]
+        assert [one.id for one in await store.list(ALICE, attributes=rare, limit=2)] == ["elsewhere", "c120"]
+        common = await store.list(CHAT, attributes={"kind": "common"}, before="c121", limit=2)
+        assert [one.id for one in common] == ["c119", "c118"]
+        assert [one.id for one in await store.list(CHAT, before="c110", limit=1)] == ["c109"]
+        await store.delete(CHAT, "c120")
+        assert [one.id for one in await store.list(CHAT, attributes=rare, limit=1)] == ["c3"]
+
     async def test_attributes_come_back(self, store: CheckpointStore) -> None:
         """Whatever text they are; a list has those that are equal."""
         for n, name in enumerate(NAMES_OF_ATTRIBUTES):
