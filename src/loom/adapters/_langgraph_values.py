@@ -117,8 +117,8 @@ class _Chat(Items):
     def shared(self, given: list[Any]) -> int:
         kept, both = self._values, min(len(self._values), len(given))
         # Each pair up to the end of the shorter list, and nothing is made for it. In a field, 1 and True are the same.
-        is_same = all(map(is_, map(type, given), map(_KIND_KEPT, kept))) and not any(map(_EXTRA, islice(given, both)))
-        is_same = is_same and all(map(eq, map(_FIELDS, given), map(_FIELDS_KEPT, kept)))
+        is_same = all(map(is_, map(_KIND_KEPT, kept), map(type, given))) and not any(map(_EXTRA, islice(given, both)))
+        is_same = is_same and all(map(eq, map(_FIELDS_KEPT, kept), map(_FIELDS, given)))
         return both if is_same else super().shared(given)
 
     def then(self, start: int, more: list[Any]) -> Items:
