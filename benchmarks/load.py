@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,8 +34,9 @@ from rich.table import Table
 from loom.server.tokens import TokenFile
 
 Kind = Literal["add", "add and learn", "batch of ten", "search"]
-MIX: Final[dict[Kind, int]] = {"add": 10, "batch of ten": 1, "search": 10}
-"""How many of each kind are sent among each other."""
+KINDS: Final[tuple[Kind, ...]] = ("add", "add and learn", "batch of ten", "search")
+MIXED: Final[tuple[Kind, ...]] = ("add",) * 10 + ("batch of ten",) + ("search",) * 10
+"""What is sent among each other, each as often as the others."""
 CALLERS: Final = 32
 """Connections of the closed loops."""
 MOST_WAITING: Final = 512
@@ -46,14 +47,28 @@ TOKENS: Final = 8
 GOALS: Final = {"add": 2.5, "batch of ten": 0.8}
 LATENCIES: Final = {"add": 350.0, "search": 100.0}
 LAG: Final = 20.0
-_THINGS: Final = "tea coffee bread cheese plums pears soup rice noodles cake salad honey".split()
-_PLACES: Final = "Madrid Lisbon Oslo Turin Graz Ghent Porto Basel Malmo Leeds Brno Lyon".split()
+_THINGS: Final = ("tea", "coffee", "bread", "cheese", "plums", "pears", "soup", "rice", "noodles", "cake", "honey")
+_PLACES: Final = ("Madrid", "Lisbon", "Oslo", "Turin", "Graz", "Ghent", "Porto", "Basel", "Malmo", "Leeds", "Brno")
+_NAMES: Final = ("Maria", "Jonas", "Aylin", "Pedro", "Ingrid", "Tomas", "Leila", "Marek", "Sofia", "Bruno")
+_SENTENCES: Final = (
+    "On day {number} we had {thing} with {name} near the station of {place}.",
+    "{name} called about the contract, and wants an answer before week {number}.",
+    "The train to {place} was late again; I read {number} pages and bought {thing}.",
+    "Could you remind me to send {name} the photos of {place}? There are {number} of them.",
+    "My sister's flat in {place} has a garden, so {name} planted {thing} there in row {number}.",
+    "I think invoice {number} was paid twice, please check it with {name}.",
+    "We decided against {place}: too far, and {name} does not like the {thing}.",
+)
 
 
 def text_of(number: int) -> str:
     """A sentence as people write them; no two are equal."""
-    thing, place = _THINGS[number % len(_THINGS)], _PLACES[number // 7 % len(_PLACES)]
-    return f"On day {number} we had {thing} with Maria near the station of {place}, and talked about the trip."
+    return _SENTENCES[number % len(_SENTENCES)].format(
+        number=number,
+        thing=_THINGS[number // 3 % len(_THINGS)],
+        place=_PLACES[number // 5 % len(_PLACES)],
+        name=_NAMES[number // 7 % len(_NAMES)],
+    )
 
 
 @dataclass(slots=True)
@@ -108,7 +123,7 @@ class Line:
 
 
 @asynccontextmanager
-async def lines_to(address: str, count: int) -> AsyncIterator[list[Line]]:
+async def lines_to(address: str, count: int) -> AsyncGenerator[list[Line]]:
     lines = [await Line.open(address) for _ in range(count)]
     try:
         yield lines
@@ -161,7 +176,7 @@ def cpu_of(process: int) -> float:
 async def closed(address: str, process: int, load: Load, kinds: Sequence[Kind], *, seconds: float) -> Measured:
     """Callers that wait for each answer before they ask again."""
     done = Measured()
-    order = random.Random(18).choices(kinds, k=10_000)  # noqa: S311
+    order = random.Random(18).choices(kinds, k=10_000)
     next_kind = iter(order * 100)
     begin, start, end = time.perf_counter(), cpu_of(process), time.perf_counter() + seconds
 
@@ -178,8 +193,7 @@ async def closed(address: str, process: int, load: Load, kinds: Sequence[Kind], 
 
 async def opened(address: str, process: int, load: Load, *, rate: float, seconds: float) -> Measured:
     """Requests that arrive at random moments, `rate` a second."""
-    done, chance = Measured(), random.Random(7)  # noqa: S311
-    kinds = [kind for kind, weight in MIX.items() for _ in range(weight)]
+    done, chance = Measured(), random.Random(7)
     begin, start = time.perf_counter(), cpu_of(process)
     running: set[asyncio.Task[None]] = set()
     async with lines_to(address, 0) as lines:
@@ -198,7 +212,7 @@ async def opened(address: str, process: int, load: Load, *, rate: float, seconds
         due = begin
         while due < begin + seconds:
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            kind = chance.choice(kinds)
+            kind = chance.choice(MIXED)
             task = asyncio.create_task(call(kind, load.request(kind), due))
             running.add(task)
             task.add_done_callback(running.discard)
@@ -232,7 +246,9 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))] * 1000
 
 
-async def measure(url: str, folder: Path, *, seconds: float, sessions: int, say: Callable[[str], None]) -> dict[str, Any]:
+async def measure(
+    url: str, folder: Path, *, seconds: float, sessions: int, say: Callable[[str], None]
+) -> dict[str, Any]:
     """All phases."""
     tokens = TokenFile(folder / "tokens.json")
     load = Load(sessions, [tokens.add(f"application {number}") for number in range(TOKENS)])
@@ -246,15 +262,14 @@ async def measure(url: str, folder: Path, *, seconds: float, sessions: int, say:
                 some = lines[: 2 * sessions - start]
                 await asyncio.gather(*(fill.ask(one, "batch of ten", load.request("batch of ten"), 0) for one in some))
         found: dict[str, Any] = {"errors": fill.errors[:5], "per request": {}}
-        for kind in ("add", "add and learn", "batch of ten", "search"):
+        for kind in KINDS:
             say(f"closed loop: {kind}")
             done = await closed(address, process, load, [kind], seconds=each)
             per = done.cpu / max(done.count, 1) * 1000 / (10 if kind == "batch of ten" else 1)
             found["per request"][kind] = {"cpu_ms": per, "per_second": done.count / done.wall, "count": done.count}
             found["errors"] += done.errors[:5]
         say("closed loop: the mix")
-        mix = [kind for kind, weight in MIX.items() for _ in range(weight)]
-        done = await closed(address, process, load, mix, seconds=each)
+        done = await closed(address, process, load, MIXED, seconds=each)
         found["capacity"] = done.count / done.wall
         found["capacity_cpu_ms"] = done.cpu / max(done.count, 1) * 1000
         found["errors"] += done.errors[:5]
@@ -284,9 +299,13 @@ def report(found: dict[str, Any]) -> None:
         goal = f"<= {GOALS[kind]}" if kind in GOALS else ""
         table.add_row(name, f"{one['cpu_ms']:.2f}", goal, f"{one['per_second']:.0f}")
     console.print(table)
-    console.print(f"capacity: {found['capacity']:.0f} requests/s of the mix, {found['capacity_cpu_ms']:.2f} CPU ms each")
+    console.print(
+        f"capacity: {found['capacity']:.0f} requests/s of the mix, {found['capacity_cpu_ms']:.2f} CPU ms each"
+    )
     done = found["open"]
-    console.print(f"at {SHARE:.0%} of it, {done['rate']:.0f}/s for {done['seconds']:.0f} s ({done['count']:,} requests):")
+    console.print(
+        f"at {SHARE:.0%} of it, {done['rate']:.0f}/s for {done['seconds']:.0f} s ({done['count']:,} requests):"
+    )
     for kind, value in done["p99_ms"].items():
         goal = f" (goal < {LATENCIES[kind]:.0f})" if kind in LATENCIES else ""
         console.print(f"  {kind}: p50 {done['p50_ms'][kind]:.1f} ms, p99 {value:.1f} ms{goal}")
