@@ -265,6 +265,20 @@ async def test_a_body_that_never_comes_is_not_waited_for() -> None:
             assert answer.startswith(b"HTTP/1.1 504")
 
 
+async def test_nor_is_a_body_waited_for_after_the_answer() -> None:
+    async def app(scope: Any, _receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 403, "headers": [(b"content-length", b"2")]})
+            await send({"type": "http.response.body", "body": b"no"})
+
+    async with listening_for(0.05, app) as port, await anyio.connect_tcp("127.0.0.1", port) as caller:
+        await caller.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n")
+        with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):  # noqa: PT012
+            while True:
+                await caller.send(b"x")
+                await caller.receive()
+
+
 async def test_a_header_does_not_say_who_calls(tmp_path: Path) -> None:
     """Who may choose their address has a rate limit of their own for each."""
     seen: list[str] = []

@@ -47,12 +47,19 @@ class TimedProtocol(H11Protocol):
         elif self._waiting is None and before is not None and before.response_complete:
             self._wait()  # the beginning of another request
 
+    def on_response_complete(self) -> None:
+        """The answer was sent, maybe before the whole body came: what is left of it has a deadline too."""
+        super().on_response_complete()
+        if self.cycle.more_body and not self.transport.is_closing():
+            self._wait()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is over."""
         self._stop()
         super().connection_lost(exc)
 
     def _wait(self) -> None:
+        self._stop()
         self._waiting = self.loop.call_later(self.head_seconds, self.transport.abort)
 
     def _stop(self) -> None:
