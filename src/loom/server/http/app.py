@@ -26,7 +26,7 @@ except ImportError as error:
     raise MissingExtra("loom serve", "server") from error
 
 from loom.core.scope import Scope
-from loom.server.http import events, memory_routes, session_routes
+from loom.server.http import events, knowledge_routes, memory_routes, session_routes
 from loom.server.http.caller import TOKEN, Place, operator, token_in, token_of
 from loom.server.http.guard import LOOPBACK, App, Counts, Gate, Limits, Receive, Refusal, Send, refusal_of
 from loom.server.http.shapes import ErrorOut
@@ -112,6 +112,7 @@ def _application(lifespan: Any) -> FastAPI:
     app.include_router(memory_routes.router)
     app.include_router(session_routes.router)
     app.include_router(events.router)
+    app.include_router(knowledge_routes.router)
     add_pages(app, request_pages.router)
     _add_health(app)
     _add_errors(app)
