@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from loom.core.scope import Scope
 from loom.knowledge import GraphKnowledgeBase, InMemoryKnowledgeBase
 from loom.memory.config import MemoryConfig
 from loom.protocols.memory_store import Job
-from loom.server.http.app import create_app
+from loom.server.http.app import create_app, describe
 from loom.server.http.guard import Limits
 from loom.server.tokens import TokenFile
 from tests.commands import LOOM, run_loom
@@ -389,9 +390,9 @@ async def test_the_command_reads_documents(tmp_path: Path) -> None:
 PUBLIC = {"/healthz", "/readyz"}
 
 
-async def every_route(client: httpx.AsyncClient) -> list[tuple[str, str]]:
+def every_route() -> list[tuple[str, str]]:
     """Each route of the server with a user and ids filled in."""
-    described = (await client.get("/openapi.json", headers={"Authorization": "Bearer x"})).json()
+    described = describe()
     fill = {"user": "ann", "id": "none", "name": "none", "session": "none"}
     return [(method.upper(), path.format(**fill)) for path, methods in described["paths"].items() for method in methods]
 
@@ -442,7 +443,7 @@ async def test_every_route_refuses_who_has_no_right_to_it(tokens: TokenFile) -> 
     own, other = tokens.add("own", users=["ann"]), tokens.add("other", users=["bob"])
     reads, writes = (tokens.add(right, users=["ann"], rights=[right]) for right in ("read", "write"))
     async with serving(tokens=tokens) as client:
-        routes = [route for route in await every_route(client) if route[1] not in PUBLIC]
+        routes = [route for route in every_route() if route[1] not in PUBLIC]
         assert len(routes) > 45
         for method, path in routes:
             options = options_of(method, path)
@@ -464,6 +465,44 @@ async def test_every_route_refuses_who_has_no_right_to_it(tokens: TokenFile) -> 
             is_writing = method in {"POST", "PUT", "PATCH"} and not is_reading and not operates
             assert (await status(writes) != 403) == is_writing, (method, path)
             assert (await status(own) == 403) == operates, (method, path)
+
+
+async def test_no_page_is_shown_without_a_token(tokens: TokenFile) -> None:
+    """Routes that are not described: the pages, MCP, and the description itself."""
+    tokens.add("somebody")
+    open_to_all = {("GET", "/"), ("POST", "/inspect/login"), ("GET", "/inspect/static/{name:name}")}
+    async with open_memory("inmemory") as memory, aclosing(open_checkpoints("inmemory")) as checkpoints:
+        gate = create_app(memory, checkpoints, tokens=tokens)
+        fill = {"user:name": "ann", "session:name": "s", "id:name": "i", "name:name": "n", "request:name": "r"}
+        transport = httpx.ASGITransport(app=gate, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            found = set[tuple[str, str]]()
+            for path, methods in paths_of(gate):
+                if path.startswith("/v1/") or path in PUBLIC:
+                    continue
+                found |= {(method, path) for method in methods}
+                place = re.sub(r"\{([^}]+)\}", lambda part: fill.get(part[1], "x"), path)
+                for method in methods - {"HEAD"}:
+                    fields = {"confirm": "ann", "at": "1", "compaction": "c", "token": "loom_wrong"}
+                    options: Any = {"data": fields, "files": {"file": b"{}"}} if method == "POST" else {}
+                    answer = await client.request(method, place, **options)
+                    assert answer.status_code == 401 or (method, path) in open_to_all, (
+                        method,
+                        path,
+                        answer.status_code,
+                    )
+        assert len(found) > 20
+        assert open_to_all <= found
+
+
+def paths_of(gate: Any) -> list[tuple[str, set[str]]]:
+    """Path and methods of every route of a server."""
+    found: list[tuple[str, set[str]]] = []
+    for route in gate._app.router.routes:
+        inner = getattr(route, "original_router", None)
+        ones = [route] if inner is None else inner.routes
+        found += [(one.path, set(one.methods or {"GET", "POST", "DELETE"})) for one in ones]
+    return found
 
 
 async def test_what_is_not_there_and_what_is_not_yours_are_answered_alike(tokens: TokenFile, tmp_path: Path) -> None:
