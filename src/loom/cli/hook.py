@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
-from loom.cli.mcp import Namespace, Url, User, program
-from loom.cli.output import Json, ask, console, print_json
+from loom.cli.mcp import Namespace, Url, User, make_edit, program
+from loom.cli.output import Json, console
 from loom.errors import UsageError
 from loom.server.hooks import READS, HookOptions, answer, default_url
+from loom.server.hosts import HOSTS, plan_hooks
 
 Warm = Annotated[
     bool,
@@ -44,8 +44,6 @@ def install(
 
     The change is shown first. Running it again changes nothing.
     """
-    from loom.server.hosts import HOSTS, plan_hooks
-
     found = HOSTS.get(host)
     if found is None or found.hooks_file is None:
         known = ", ".join(name for name, one in HOSTS.items() if one.hooks_file)
@@ -60,22 +58,12 @@ def install(
         event: _hook([*start, event, *options._replace(warm=warm and event in READS).words()]) for event in found.events
     }
     edit = plan_hooks(path, None if remove else hooks)
-    if edit.changes and not json:
-        console().print(Text(edit.diff), soft_wrap=True)
-    if edit.changes and not yes and not json:
-        ask(f"Change {path}?")
-    if edit.changes:
-        edit.make()
-    if json:
-        print_json({"host": host, "file": str(path), "changed": edit.changes, "diff": edit.diff})
-        return
-    state = "was changed; restart" if edit.changes else "is as it should be, nothing was changed in"
-    console().print(Text(f"{path} {state} {found.title}"), soft_wrap=True)
-    if edit.changes and not remove and warm:
+    has_hooks = make_edit(host, edit, yes=yes, json=json) and not remove
+    if has_hooks and warm:
         console().print(
             "A process of Loom stays for 15 minutes after each prompt, so that the next one is quick; --cold: none."
         )
-    if edit.changes and not remove and host == "codex":
+    if has_hooks and host == "codex":
         console().print("Codex runs new hooks only after you have accepted them: type /hooks in it.")
 
 

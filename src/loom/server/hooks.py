@@ -247,11 +247,9 @@ def _read_memory(options: HookOptions, event: str, *args: str) -> str:
 
 def stay_warm(*, idle: float | None = None, ready: IO[str] | None = None) -> None:
     """Be the warm process."""
-    from importlib import import_module  # noqa: PLC0415
-
     from loom.server import warm  # noqa: PLC0415
 
-    import_module("loom.engine.open")  # before it listens: a hook waits longer for a start than for an answer
+    _opener()  # before it listens: a hook waits longer for a start than for an answer
 
     def answer_one(question: Any) -> str:
         event, options, args = question
@@ -266,8 +264,7 @@ def _run(work: Any, options: HookOptions, *args: Any) -> Any:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import asyncio  # noqa: PLC0415
 
-    from loom.engine.open import open_memory  # noqa: PLC0415
-
+    open_memory = _opener()
     if options.url == default_url():
         _own_folder()
 
@@ -276,6 +273,13 @@ def _run(work: Any, options: HookOptions, *args: Any) -> Any:
             return await work(memory, options.user, *args)
 
     return asyncio.run(opened())
+
+
+def _opener() -> Any:
+    """What opens a memory; with it comes the engine."""
+    from loom.engine.open import open_memory  # noqa: PLC0415
+
+    return open_memory
 
 
 # What the model reads.
