@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
+
 from loom import __version__
 from loom.errors import LoomError, MissingExtra, StoreError
 from loom.memory.memory import Memory
@@ -25,7 +27,7 @@ except ImportError as error:
 
 from loom.core.scope import Scope
 from loom.server.http import memory_routes, session_routes
-from loom.server.http.caller import Place, operator, token_in, token_of
+from loom.server.http.caller import TOKEN, Place, operator, token_in, token_of
 from loom.server.http.guard import LOOPBACK, App, Counts, Gate, Limits, Receive, Refusal, Send, refusal_of
 from loom.server.http.shapes import ErrorOut
 from loom.server.inspector import requests as request_pages
@@ -77,6 +79,9 @@ def create_app(
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(mcp.router.lifespan_context(mcp))
             stack.push_async_callback(place.close_views)
+            tasks = await stack.enter_async_context(anyio.create_task_group())
+            tasks.start_soon(place.counts.watch)
+            stack.callback(tasks.cancel_scope.cancel)
             yield
 
     app = _application(lifespan)
@@ -84,9 +89,9 @@ def create_app(
     served = (route for route in mcp.router.routes if isinstance(route, Route))
     app.router.routes.extend(Route(route.path, _Checked(route.app)) for route in served)
 
-    def known(header: str) -> str | None:
+    def known(scope: MutableMapping[str, Any], header: str) -> str | None:
         with suppress(StoreError):  # the route says that the tokens cannot be read
-            token = None if tokens is None else token_in(header, tokens)
+            token = scope[TOKEN] = None if tokens is None else token_in(header, tokens)
             return None if token is None else f"token {token.name}"
         return None
 
