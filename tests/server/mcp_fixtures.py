@@ -19,7 +19,6 @@ from typing import Any, Final, TypeAlias
 
 import anyio
 import mcp_types as types
-import uvicorn
 from mcp.server.lowlevel.server import Server
 from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, PromptsListChanged, ToolsListChanged
@@ -28,7 +27,9 @@ from mcp.types import INVALID_PARAMS
 from starlette.applications import Starlette
 
 from loom import open_checkpoints, open_memory
+from loom.cli.serve import listening
 from loom.server.http.app import create_app
+from loom.server.http.listen import http_server
 
 Answer: TypeAlias = types.CallToolResult | types.InputRequiredResult
 Tool: TypeAlias = Callable[[Any, Any], Awaitable[Answer]]
@@ -516,14 +517,10 @@ async def main(url: str) -> None:
     """Serve until the process is ended."""
     async with open_memory(url) as memory, aclosing(open_checkpoints(url)) as checkpoints:
         app = create_app(memory, checkpoints, mcp_app=with_fixtures)
-        server = uvicorn.Server(uvicorn.Config(app, port=0, http="h11", log_level="warning"))
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server.serve)
-            while not server.started:  # noqa: ASYNC110 - uvicorn sets a flag
-                await anyio.sleep(0.01)
-            port = server.servers[0].sockets[0].getsockname()[1]
-            sys.stdout.write(f"http://127.0.0.1:{port}/mcp\n")
+        with listening("127.0.0.1", 0) as listener:
+            sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp\n")
             sys.stdout.flush()
+            await http_server(app).serve(sockets=[listener])
 
 
 if __name__ == "__main__":
