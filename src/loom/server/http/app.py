@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, MutableMapping
+from collections.abc import AsyncGenerator, Callable, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -34,6 +34,10 @@ from loom.server.inspector import requests as request_pages
 from loom.server.inspector.pages import PREFIX, add_pages, refusal_page
 from loom.server.mcp import MemoryTools, mcp_server
 
+if TYPE_CHECKING:
+    from mcp.server.lowlevel.server import Server
+    from starlette.applications import Starlette
+
 _log = logging.getLogger(__name__)
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     status: {"model": ErrorOut, "description": text}
@@ -59,14 +63,16 @@ def create_app(
     hosts: frozenset[str] | None = LOOPBACK,
     limits: Limits | None = None,
     transcript: Path | None = None,
+    mcp_app: Callable[[Server[Any]], Starlette] | None = None,
 ) -> Gate:
     """The server over a memory and the conversations beside it; both stay open when it ends.
 
     With `tokens`, a caller needs one as soon as there is any, and always with `needs_token`. `hosts` are the host names
     that it answers for; None for all. `transcript` is a file or folder that the page of transcripts shows.
+    `mcp_app` makes the app of the MCP server, for those who have more tools to offer on the same address.
     """
     place = Place(memory, checkpoints, tokens, Counts())
-    mcp = mcp_server(_door_of).streamable_http_app(stateless_http=True, json_response=True, host="")
+    mcp = (mcp_app or _mcp_app)(mcp_server(_door_of))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
@@ -91,6 +97,11 @@ def create_app(
         return None
 
     return Gate(app, hosts=hosts, limits=limits or Limits(), counts=place.counts, known=known, end=place.end)
+
+
+def _mcp_app(server: Server[Any]) -> Starlette:
+    """Each request by itself: no session is kept, and the host name is checked by the gate."""
+    return server.streamable_http_app(stateless_http=True, json_response=True, host="")
 
 
 def describe() -> dict[str, Any]:
