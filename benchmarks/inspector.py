@@ -44,14 +44,27 @@ PLAIN_LIMIT, UGLY_LIMIT = 0.3, 1.0
 """Seconds of CPU for a page of each store."""
 MOST_HTML = 1_500_000
 
-_WORDS = "harbour garden library railway bakery orchestra vineyard observatory market mill bridge tower".split()
+_WORDS = [
+    "harbour",
+    "garden",
+    "library",
+    "railway",
+    "bakery",
+    "orchestra",
+    "vineyard",
+    "observatory",
+    "market",
+    "mill",
+    "bridge",
+    "tower",
+]
 _INSTRUCTIONS = "You help the people who run a small town. " + " ".join(
     f"Rule {n}: answer questions about the {_WORDS[n % 12]} with care." for n in range(60)
 )
 
 
 class CachingModel(ScriptedModel):
-    """Answers at once, and reports what a provider with a prefix cache would: of each conversation, what came before."""
+    """Answers at once, and reports what a provider with a prefix cache would read and write of each prompt."""
 
     def __init__(self) -> None:
         super().__init__(self._answer, name="anthropic:claude-sonnet-4-5", context_window=10_000_000)
@@ -87,13 +100,12 @@ async def make_plain(url: str) -> None:
                 await agent.run(text, user_id=user, session_id=name)
     async with open_memory(url) as memory:
         for user in USERS:
+            for n in track(range(300), f"facts of {user}"):
+                await memory.assert_fact(f"{_WORDS[n % 12]} {n // 2}", "keeper", f"person {n % 40}", user_id=user)
             here = await memory.store.count(Scope("default", user))
-            for start in track(range(here, RECORDS // 3 + 1, 50), f"records of {user}"):
-                for n in range(start, start + 45):
-                    text = f"Note {n}: the {_WORDS[n % 12]} needs a new {_WORDS[n * 7 % 12]} key, says {_WORDS[n % 5]}."
-                    await memory.remember(text, user_id=user, session_id=f"notes-{n // 100}")
-                for n in range(start, start + 5):
-                    await memory.assert_fact(f"{_WORDS[n % 12]} {n}", "keeper", f"person {n % 40}", user_id=user)
+            for n in track(range(here, RECORDS // 3 + 1), f"notes of {user}"):
+                text = f"Note {n}: the {_WORDS[n % 12]} needs a new {_WORDS[n * 7 % 12]} key, says {_WORDS[n % 5]}."
+                await memory.remember(text, user_id=user, session_id=f"notes-{n // 100}")
             for n in range(8):
                 await memory.set_block("plan", f"Step {n}: rebuild the {_WORDS[n]}.", user_id=user)
             await memory.instruct("Always answer in short sentences.", user_id=user)
@@ -109,7 +121,9 @@ async def make_ugly(url: str) -> None:
                 LoggedMessage(
                     f"m{n}",
                     begun + timedelta(minutes=n),
-                    Message("assistant" if n % 2 else "user", f"Line {n} about the {_WORDS[n % 12]}. " * 6),
+                    Message(
+                        "assistant" if n % 2 else "user", (TextPart(f"Line {n} about the {_WORDS[n % 12]}. " * 6),)
+                    ),
                 )
                 for n in range(start, start + 100)
             ]
@@ -124,7 +138,7 @@ async def make_ugly(url: str) -> None:
             await saved.save(scope, point, entries=entries, head=head)
             head = point.id
         wide = Scope("default", "long", "two-megabytes")
-        message = LoggedMessage("m", begun, Message("user", "a long line of words " * 100_000))
+        message = LoggedMessage("m", begun, Message("user", (TextPart("a long line of words " * 100_000),)))
         await saved.save(
             wide,
             Checkpoint(id="c", session_id="two-megabytes", at=begun, position=1, turn=1),
@@ -168,13 +182,13 @@ async def measure(url: str, pages: Sequence[str], limit: float) -> list[dict[str
     async with serving(url) as client:
         await client.get("/inspect/users")  # what is loaded once is not the cost of a page
         for path in pages:
-            spent: list[float] = []
+            spent, size = list[float](), 0
             for _ in range(TRIES):
                 before = process_time()
                 answer = await client.get(f"/inspect/{path}")
                 spent.append(process_time() - before)
                 assert answer.status_code == 200, (path, answer.status_code, answer.text[:300])
-            size = len(answer.content)
+                size = len(answer.content)
             cpu = statistics.median(spent)
             good = cpu <= limit and size <= MOST_HTML
             rows.append({"page": path, "cpu": cpu, "bytes": size, "limit": limit, "good": good})
@@ -191,7 +205,6 @@ async def _request_page(url: str) -> str:
 
 async def main(folder: Path) -> list[dict[str, Any]]:
     """Make the stores where they are missing, and measure."""
-    folder.mkdir(parents=True, exist_ok=True)
     for name, make in (("plain", make_plain), ("ugly", make_ugly)):
         if not (folder / f"{name}.made").exists():
             (folder / f"{name}.db").unlink(missing_ok=True)
@@ -226,6 +239,8 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
 if __name__ == "__main__":
     chosen = sys.argv[sys.argv.index("--store") + 1] if "--store" in sys.argv else None
     with tempfile.TemporaryDirectory() as made:
-        found = asyncio.run(main(Path(chosen or made)))
+        place = Path(chosen or made)
+        place.mkdir(parents=True, exist_ok=True)
+        found = asyncio.run(main(place))
     print(json.dumps(found, indent=2)) if "--json" in sys.argv else _print(found)
     sys.exit(0 if all(row["good"] for row in found) else 1)

@@ -6,6 +6,7 @@ Every text is escaped. Colours come from the style sheet, by class; nothing is t
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,28 +33,18 @@ _LAYERS: Final = {
     "L4": "semantic",
     "archived": "archive",
 }
-_ROW: Final = 28
 _WIDE: Final = 960
-_LABEL: Final = 290
 MOST_NODES: Final = 60
 """Names in the graph, those with most facts first."""
 
 
-def layers_chart(counts: Mapping[str, int]) -> str:
-    """The layers from left to right, each with its number of records, and where they go from there."""
-    boxes = list[str]()
-    for number, (label, name) in enumerate(_LAYERS.items()):
-        x = 8 + number * 190
-        boxes.append(
-            f'<g><rect class="box" x="{x}" y="10" width="150" height="64" rx="8"/>'
-            f'<text class="figure" x="{x + 75}" y="40" text-anchor="middle">{counts.get(label, 0):,}</text>'
-            f'<text x="{x + 75}" y="60" text-anchor="middle">{label if label != "archived" else ""} {name}</text></g>'
-        )
-        if number < len(_LAYERS) - 1:
-            boxes.append(f'<path class="flow" d="M{x + 152} 42 h30 m-6 -5 l6 5 l-6 5"/>')
-    told = ", ".join(f"{name} {counts.get(label, 0):,}" for label, name in _LAYERS.items())
-    label = escape(f"records by layer: {told}")
-    return f'<svg viewBox="0 0 {_WIDE} 84" role="img" aria-label="{label}">{"".join(boxes)}</svg>'
+def layers_list(counts: Mapping[str, int]) -> str:
+    """The layers in the order in which records go through them, each with its number of records."""
+    items = (
+        f"<li><b>{counts.get(label, 0):,}</b>{'' if label == 'archived' else f'{label} '}{name}</li>"
+        for label, name in _LAYERS.items()
+    )
+    return f'<ol class="layers" aria-label="Records by layer">{"".join(items)}</ol>'
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +73,32 @@ def _moments(fact: Fact) -> list[datetime]:
     return [at for at in named if at is not None]
 
 
-def lives_chart(facts: Sequence[Fact], *, now: datetime, span: TimeSpan, link: str | None = None) -> str:
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """Where the parts of the picture of lives are: words beside the bars, or above them on a narrow screen."""
+
+    width: int
+    left: int
+    row: int
+    letters: int
+    top: int
+    """From the top of a row to the middle of its bar."""
+    ticks: int
+
+    @property
+    def room(self) -> int:
+        return self.width - self.left - 24
+
+
+_DAYS: Final = 4 * 86_400
+"""Seconds from which on the days of the axis differ."""
+_BESIDE: Final = _Frame(width=_WIDE, left=290, row=28, letters=33, top=16, ticks=4)
+_ABOVE: Final = _Frame(width=400, left=8, row=46, letters=44, top=32, ticks=2)
+
+
+def lives_chart(
+    facts: Sequence[Fact], *, now: datetime, span: TimeSpan, link: str | None = None, narrow: bool = False
+) -> str:
     """Both times of each fact: a bar while it is true, and a mark where it was learned, or given up.
 
     What was given up is dashed and struck through, what has ended is grey. The line is the day of which the picture
@@ -90,61 +106,80 @@ def lives_chart(facts: Sequence[Fact], *, now: datetime, span: TimeSpan, link: s
     """
     if not facts:
         return ""
-    room, height = _WIDE - _LABEL - 24, 20 + len(facts) * _ROW
+    frame = _ABOVE if narrow else _BESIDE
+    height = 4 + len(facts) * frame.row
 
     def place(at: datetime) -> float:
-        return _LABEL + span.place(at) * room
+        return frame.left + span.place(at) * frame.room
 
-    rows = "".join(_life(fact, 16 + n * _ROW, place, (span.first, now), link) for n, fact in enumerate(facts))
-    known = place(now)
-    ticks = "".join(
-        f'<line class="axis" x1="{_LABEL + room * n / 4:.1f}" x2="{_LABEL + room * n / 4:.1f}" y1="0" y2="{height}"/>'
-        f'<text class="tick" x="{_LABEL + room * n / 4:.1f}" y="{height + 16}" text-anchor="{_anchor(n)}">'
-        f"{_day(datetime.fromtimestamp(span.first + (span.last - span.first) * n / 4, UTC))}</text>"
-        for n in range(5)
-    )
+    drawing = _Drawing(frame, place, span.first, now, link)
+    rows = "".join(drawing.life(fact, frame.top + n * frame.row) for n, fact in enumerate(facts))
+    known, ticks = place(now), list[str]()
+    for n in range(frame.ticks + 1):
+        x = frame.left + frame.room * n / frame.ticks
+        at = datetime.fromtimestamp(span.first + (span.last - span.first) * n / frame.ticks, UTC)
+        day = _day(at) if span.last - span.first > _DAYS else f"{at:%m-%d %H:%M}"
+        anchor = "start" if n == 0 else "end" if n == frame.ticks else "middle"
+        ticks.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height}"/>')
+        ticks.append(f'<text class="tick" x="{x:.1f}" y="{height + 16}" text-anchor="{anchor}">{day}</text>')
     line = (
         f'<g class="known"><line x1="{known:.1f}" x2="{known:.1f}" y1="0" y2="{height}"/>'
         f'<path d="M{known - 8:.1f} {height} h16 l-8 -12 z"/></g>'
     )
     about = escape(f"{len(facts)} facts, as known on {_day(now)}")
     return (
-        f'<svg class="lives" viewBox="0 0 {_WIDE} {height + 24}" role="group" aria-label="{about}" '
-        f'data-first="{span.first:.0f}" data-last="{span.last:.0f}" data-from="{_LABEL / _WIDE:.4f}" '
-        f'data-room="{room / _WIDE:.4f}">{ticks}{rows}{line}</svg>'
+        f'<svg class="lives{" narrow" if narrow else ""}" viewBox="0 0 {frame.width} {height + 24}" role="group" '
+        f'aria-label="{about}" data-first="{span.first:.0f}" data-last="{span.last:.0f}" '
+        f'data-from="{frame.left / frame.width:.4f}" data-room="{frame.room / frame.width:.4f}">'
+        f"{''.join(ticks)}{rows}{line}</svg>"
     )
 
 
-def _anchor(tick: int) -> str:
-    return "start" if tick == 0 else "end" if tick == 4 else "middle"
+@dataclass(frozen=True, slots=True)
+class _Drawing:
+    """Draws the lives of facts in one frame."""
 
+    frame: _Frame
+    place: Callable[[datetime], float]
+    first: float
+    now: datetime
+    link: str | None
 
-def _life(
-    fact: Fact, y: int, place: Callable[[datetime], float], shown: tuple[float, datetime], link: str | None
-) -> str:
-    first, now = shown
-    begin, end = place(fact.valid_from or fact.recorded_at), place(fact.valid_until or now)
-    state = "retired" if fact.superseded_at else "ended" if fact.valid_until and fact.valid_until <= now else "true"
-    words = words_of(fact)
-    about = f"{words}: {_STATES[state]}; true from {_day(fact.valid_from)} to {_day(fact.valid_until)}"
-    about += f", learned {_day(fact.recorded_at)}"
-    marks = f'<path class="learned" d="M{place(fact.recorded_at):.1f} {y - 6} l6 6 l-6 6 l-6 -6 z"/>'
-    if fact.superseded_at:
-        about += f", given up {_day(fact.superseded_at)}"
-        marks += f'<path class="given-up" d="M{place(fact.superseded_at) - 4:.1f} {y - 4} l8 8 m0 -8 l-8 8"/>'
-    if (fact.valid_from or fact.recorded_at).timestamp() < first:
-        marks += f'<path class="earlier" d="M{begin + 9:.1f} {y - 4} l-5 4 l5 4"/>'
-    arrow = "" if fact.valid_until else f'<path class="life {state}" d="M{end:.1f} {y - 8} l8 8 l-8 8 z"/>'
-    drawn_ = (
-        f"<title>{escape(about)}</title>"
-        f'<text x="{_LABEL - 12}" y="{y + 4}" text-anchor="end" class="{state}">{escape(_cut(words, 36))}</text>'
-        f'<rect class="life {state}" x="{begin:.1f}" y="{y - 8}" width="{max(3.0, end - begin):.1f}" height="16" '
-        'rx="3"/>'
-        f"{arrow}{marks}"
-    )
-    if link is None:
-        return f"<g>{drawn_}</g>"
-    return f'<a href="{escape(link.format(id=quote(fact.id, safe="")))}"><g>{drawn_}</g></a>'
+    def life(self, fact: Fact, y: int) -> str:
+        """The row of a fact, whose bar has its middle at `y`."""
+        now, begun = self.now, fact.valid_from or fact.recorded_at
+        begin, end = self.place(begun), self.place(fact.valid_until or now)
+        ended = fact.valid_until is not None and fact.valid_until <= now
+        state = "retired" if fact.superseded_at else "ended" if ended else "true"
+        place = f'x="{begin:.1f}" y="{y - 8}" width="{max(3.0, end - begin):.1f}" height="16" rx="3"'
+        arrow = "" if fact.valid_until else f'<path class="life {state}" d="M{end:.1f} {y - 8} l8 8 l-8 8 z"/>'
+        row = (
+            f"<title>{escape(self._about(fact, state))}</title>{self._words(words_of(fact), state, y)}"
+            f'<rect class="life {state}" {place}/>{arrow}{self._marks(fact, begun, begin, y)}'
+        )
+        if self.link is None:
+            return f"<g>{row}</g>"
+        return f'<a href="{escape(self.link.format(id=quote(fact.id, safe="")))}"><g>{row}</g></a>'
+
+    def _about(self, fact: Fact, state: str) -> str:
+        words = f"{words_of(fact)}: {_STATES[state]}; true from {_day(fact.valid_from)} to {_day(fact.valid_until)}"
+        words += f", learned {_day(fact.recorded_at)}"
+        return f"{words}, given up {_day(fact.superseded_at)}" if fact.superseded_at else words
+
+    def _words(self, words: str, state: str, y: int) -> str:
+        text = escape(_cut(words, self.frame.letters))
+        if self.frame is _ABOVE:
+            return f'<text x="{self.frame.left}" y="{y - 14}" class="{state}">{text}</text>'
+        return f'<text x="{self.frame.left - 12}" y="{y + 4}" text-anchor="end" class="{state}">{text}</text>'
+
+    def _marks(self, fact: Fact, begun: datetime, begin: float, y: int) -> str:
+        marks = f'<path class="learned" d="M{self.place(fact.recorded_at):.1f} {y - 6} l6 6 l-6 6 l-6 -6 z"/>'
+        if fact.superseded_at:
+            x = self.place(fact.superseded_at) - 4
+            marks += f'<path class="given-up" d="M{x:.1f} {y - 4} l8 8 m0 -8 l-8 8"/>'
+        if begun.timestamp() < self.first:
+            marks += f'<path class="earlier" d="M{begin + 9:.1f} {y - 4} l-5 4 l5 4"/>'
+        return marks
 
 
 _STATES: Final = {"true": "holds", "ended": "has ended", "retired": "no longer believed"}
@@ -165,9 +200,22 @@ def words_of(fact: Fact) -> str:
     return f"{fact.subject} {fact.predicate.replace('_', ' ')} {fact.object}"
 
 
-def _cut(text: str, length: int) -> str:
-    text = plain_text(text)
-    return text if len(text) <= length else f"{text[: length - 1]}\N{HORIZONTAL ELLIPSIS}"
+def _cut(text: str, length: float) -> str:
+    """The beginning of a text that is no wider than so many common letters."""
+    text, left = plain_text(text[: int(length) * 4]), length
+    for place, letter in enumerate(text):
+        left -= _width(letter)
+        if left < 0:
+            return f"{text[:place]}\N{HORIZONTAL ELLIPSIS}"
+    return text
+
+
+def _width(letter: str) -> float:
+    if unicodedata.combining(letter):
+        return 0.0
+    if unicodedata.east_asian_width(letter) in {"W", "F"}:
+        return 1.9
+    return 1.6 if letter in "MW@%" else 1.2 if letter.isupper() else 1.0
 
 
 def _day(at: datetime | None) -> str:
@@ -178,14 +226,14 @@ def graph_chart(facts: Sequence[Fact], *, link: str) -> str:
     """Who and what is connected: names on a circle, larger with more facts, and a line for each fact between two."""
     degree = Counter[str]()
     for fact in facts:
-        degree.update((fact.subject, fact.object))
+        degree.update({fact.subject, fact.object})
     names = [name for name, _ in degree.most_common(MOST_NODES)]
     if not names:
         return ""
     few = len(names) <= _FEW
     height = 560 if few else 800
     places = _ring(names, 480, height / 2, (300, 215) if few else (250, 250))
-    between = list(dict.fromkeys(f for f in facts if f.subject in places and f.object in places))
+    between = [f for f in facts if f.subject != f.object and f.subject in places and f.object in places]
     labelled = len(between) <= _LABELLED
     edges = "".join(_edge(fact, places, labelled=labelled) for fact in between)
     nodes = "".join(_node(name, degree[name], places[name], few=few, link=link) for name in places)

@@ -24,7 +24,7 @@ from loom.context.cache.audit import Audit, audit_transcripts
 from loom.context.cache.audit_page import STYLE, causes_table, session_section, sums_list
 from loom.core.checks import MAX_QUERY, check_id
 from loom.core.filter import And, Eq
-from loom.core.record import Fact, Layer, Receipt, Record, StoreReceipt
+from loom.core.record import Episode, Fact, Layer, Receipt, StoreReceipt
 from loom.core.scope import Scope
 from loom.errors import NotFound, UsageError
 from loom.memory._facts.entities import normalise
@@ -39,7 +39,7 @@ from loom.server.inspector.charts import (
     TimeSpan,
     drawn,
     graph_chart,
-    layers_chart,
+    layers_list,
     lives_chart,
     words_of,
 )
@@ -315,7 +315,7 @@ async def memory(request: Request, user: str, q: str = "", limit: int = 8) -> Re
         values["confidence"] = found.confidence
     else:
         values["records"] = await _newest(caller)
-    chart = drawn(layers_chart(counts))
+    chart = drawn(layers_list(counts))
     top = max((hit.score for hit in values["hits"]), default=0.0) or 1.0
     values |= {"query": query, "limit": limit, "counts": counts, "chart": chart, "top": top}
     return page(request, "memory.html", user=user, **values)
@@ -334,10 +334,11 @@ async def _counts(caller: Caller) -> dict[str, int]:
     return {**layers, "archived": archived, "facts": facts, "blocks": blocks}
 
 
-async def _newest(caller: Caller) -> list[Record]:
+async def _newest(caller: Caller) -> list[Episode]:
     """The newest episodes: what is in the layers that everything passes through."""
     found = caller.memory.list(user_id=caller.user, kind="episode", layer=(Layer.L1, Layer.L2))
-    return sorted([one async for one in found], key=lambda one: one.id, reverse=True)[:_NEWEST]
+    episodes = [one async for one in found if isinstance(one, Episode)]
+    return sorted(episodes, key=lambda one: (one.at, one.id), reverse=True)[:_NEWEST]
 
 
 @router.get("/u/{user:name}/facts")
@@ -363,7 +364,8 @@ async def facts(
     found = _believed(about, true_at or known_at, known_at, history=history)
     start = min(max(after, 0), max(0, len(found) - 1)) // _FACTS * _FACTS
     shown = found[start : start + _FACTS]
-    chart = lives_chart(shown, now=known_at, span=TimeSpan.of(about, now), link=f"{base_of(user)}/records/{{id}}")
+    span, link = TimeSpan.of(about, now), f"{base_of(user)}/records/{{id}}"
+    charts = [lives_chart(shown, now=known_at, span=span, link=link, narrow=narrow) for narrow in (False, True)]
     changed = sum(known_at in (fact.recorded_at, fact.superseded_at) for fact in about)
     return page(
         request,
@@ -373,7 +375,7 @@ async def facts(
         total=len(found),
         start=start,
         size=_FACTS,
-        chart=drawn(chart),
+        chart=drawn("".join(charts)),
         legend=drawn(LIVES_LEGEND),
         stops=stops,
         place=place,
@@ -492,7 +494,7 @@ async def graph(request: Request, user: str) -> Response:
     found = await caller_of(request, user).memory.facts(user_id=user)
     counted = Counter[str]()
     for fact in found:
-        counted.update((fact.subject, fact.object))
+        counted.update({fact.subject, fact.object})
     chart = graph_chart(found, link=f"{base_of(user)}/facts?subject={{name}}")
     return page(
         request,

@@ -163,9 +163,9 @@ def _section(journal: _Journal, *, by: str, whole: bool, end: int = 0) -> Markup
     title = Markup('<h2><a href="{}">{}</a></h2>').format(f"{journal.here}/requests", journal.session)
     table = Markup(
         '<div class="wide" tabindex="0"><table class="requests"><caption class="skip">Requests</caption>'
-        '<thead><tr><th class="n">request</th><th>time</th><th>for</th><th>window</th><th class="n">prompt</th>'
+        '<thead><tr><th class="n">request</th><th>time</th><th>cache</th><th class="n">prompt</th>'
         '<th class="n">read</th><th class="n">predicted</th><th class="n">written</th><th class="n">cost</th>'
-        "<th>cache</th></tr></thead><tbody>{}</tbody></table></div>"
+        "<th>for</th><th>window</th></tr></thead><tbody>{}</tbody></table></div>"
     )
     count = f"{len(records):,} request{'' if len(records) == 1 else 's'}"
     more = Markup('<p class="about"><a href="{}">{}</a>{}</p>').format(
@@ -234,14 +234,16 @@ def _row(journal: _Journal, number: int) -> Markup:
     prompt = Markup("-") if one.usage is None else f"{one.usage.input:,}"
     cells = (prompt, _count(one.cache_read), _count(one.predicted_read), _count(one.cache_write), _dollars(one.cost))
     figures = Markup("").join(Markup('<td class="n">{}</td>').format(cell) for cell in cells)
-    row = Markup('<tr><td class="n">{}</td><td class="w">{}</td><td class="w">{}</td><td>{}</td>{}<td>{}</td></tr>')
+    row = Markup(
+        '<tr><td class="n">{}</td><td class="w">{}</td><td class="why">{}</td>{}<td class="w">{}</td><td>{}</td></tr>'
+    )
     return row.format(
         Markup('<a href="{}">{}</a>').format(journal.href(number), number),
         f"{one.at:%m-%d %H:%M:%S}",
+        state,
+        figures,
         one.purpose,
         drawn(small_bar(one.sections)),
-        figures,
-        state,
     )
 
 

@@ -106,7 +106,7 @@ document.addEventListener("pointerdown", (event) => {
   stopAt(svg, event.clientX);
 });
 document.addEventListener("pointermove", (event) => {
-  const svg = dragged && document.querySelector("svg.lives");
+  const svg = dragged && [...document.querySelectorAll("svg.lives")].find((one) => one.getBoundingClientRect().width);
   if (svg) stopAt(svg, event.clientX);
 });
 for (const name of ["pointerup", "pointercancel"]) document.addEventListener(name, () => { dragged = false; });
