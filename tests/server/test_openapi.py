@@ -30,8 +30,8 @@ schema.config.checks.negative_data_rejection.expected_statuses.append("413")  # 
 def address(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     folder = tmp_path_factory.mktemp("served")
     command = [sys.executable, "-m", "loom", "serve", "--url", f"sqlite:{folder}/m.db", "--port", "0", "--json"]
-    command += ["--tokens", str(folder / "tokens.json")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    alone = {**os.environ, "HOME": str(folder)}  # where no file of tokens is
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=alone) as process:
         try:
             assert process.stdout is not None
             yield json.loads(process.stdout.readline())["address"]
