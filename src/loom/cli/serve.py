@@ -161,7 +161,7 @@ async def _serve(served: _Served) -> None:
                     echo(f"! {note}", err=True)
             if served.opens:
                 webbrowser.open(where)
-            await http_server(made).serve(sockets=[listener])
+            await http_server(made, on_end=made.end).serve(sockets=[listener])
 
 
 def listening(host: str, port: int) -> socket.socket:

@@ -94,6 +94,11 @@ class TokenFile:
         found = self._by_digest.get(digest)
         return found if found is not None and hmac.compare_digest(found.digest, digest) else None
 
+    def holds(self, token: Token) -> bool:
+        """Whether a token that was found earlier still counts, as it was then."""
+        self.tokens()
+        return self._by_digest.get(token.digest) == token
+
     def add(
         self,
         name: str,

@@ -26,7 +26,7 @@ except ImportError as error:
     raise MissingExtra("loom serve", "server") from error
 
 from loom.core.scope import Scope
-from loom.server.http import memory_routes, session_routes
+from loom.server.http import events, memory_routes, session_routes
 from loom.server.http.caller import TOKEN, Place, operator, token_in, token_of
 from loom.server.http.guard import LOOPBACK, App, Counts, Gate, Limits, Receive, Refusal, Send, refusal_of
 from loom.server.http.shapes import ErrorOut
@@ -65,7 +65,7 @@ def create_app(
     limits: Limits | None = None,
     transcript: Path | None = None,
     mcp_app: Callable[[Server[Any]], Starlette] | None = None,
-) -> App:
+) -> Gate:
     """The server over a memory and the conversations beside it; both stay open when it ends.
 
     With `tokens`, a caller needs one as soon as there is any, and always with `needs_token`. `hosts` are the host names
@@ -83,6 +83,7 @@ def create_app(
             tasks = await stack.enter_async_context(anyio.create_task_group())
             tasks.start_soon(place.counts.watch)
             stack.callback(tasks.cancel_scope.cancel)
+            stack.callback(place.end)
             yield
 
     app = _application(lifespan)
@@ -96,7 +97,7 @@ def create_app(
             return None if token is None else f"token {token.name}"
         return None
 
-    return Gate(app, hosts=hosts, limits=limits or Limits(), counts=place.counts, known=known)
+    return Gate(app, hosts=hosts, limits=limits or Limits(), counts=place.counts, known=known, end=place.end)
 
 
 def _mcp_app(server: Server[Any]) -> Starlette:
@@ -122,6 +123,7 @@ def _application(lifespan: Any) -> FastAPI:
     )
     app.include_router(memory_routes.router)
     app.include_router(session_routes.router)
+    app.include_router(events.router)
     add_pages(app, session_pages.router, request_pages.router)
     _add_health(app)
     _add_errors(app)

@@ -32,6 +32,10 @@ class Place:
     checkpoints: CheckpointStore
     tokens: TokenFile | None = None
     counts: Counts = field(default_factory=Counts)
+    streams: int = 0
+    """Callers that follow events now."""
+    is_ending: bool = False
+    """Whether the server ends, and so do the streams."""
     _views: dict[str, Memory] = field(default_factory=dict[str, Memory])
 
     def memory_of(self, namespace: str) -> Memory:
@@ -41,6 +45,16 @@ class Place:
         if namespace not in self._views:
             self._views[namespace] = self.memory.view(namespace=namespace)
         return self._views[namespace]
+
+    def allows(self, token: Token) -> bool:
+        """Whether a token that was let in still counts."""
+        if self.tokens is None:
+            return True
+        return not self.tokens.in_use if token is ANYBODY else self.tokens.holds(token)
+
+    def end(self) -> None:
+        """End the streams, which would otherwise go on."""
+        self.is_ending = True
 
     async def close_views(self) -> None:
         """Finish the work of the namespaces that were used."""

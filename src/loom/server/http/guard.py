@@ -210,11 +210,17 @@ class Gate:
         limits: Limits,
         counts: Counts,
         known: Known | None = None,
+        end: Callable[[], None] | None = None,
         added: tuple[tuple[bytes, bytes], ...] = _SECURITY,
     ) -> None:
         self._app, self._hosts, self._limits, self._counts, self._added = app, hosts, limits, counts, added
-        self._known = known
+        self._known, self._end = known, end
         self._rates = _Rates(limits)
+
+    def end(self) -> None:
+        """Say that the server ends: streams that would go on are closed."""
+        if self._end is not None:
+            self._end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ScopedAnswer a request, or refuse it before any route sees it."""

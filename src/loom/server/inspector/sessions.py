@@ -19,6 +19,7 @@ from loom.core.message import Message, ThinkingPart, ToolCallPart, ToolResultPar
 from loom.errors import NotFound
 from loom.protocols.compactor import Rewrite
 from loom.server.http.caller import Caller
+from loom.server.http.events import SessionWatch, UserWatch, stream
 from loom.server.inspector.charts import Branch, Mark, drawn, line_chart
 from loom.server.inspector.pages import PREFIX, base_of, caller_of, page, shortened, text_page
 from loom.session.compaction.coverage import coverage
@@ -312,6 +313,24 @@ def _messages(log: Sequence[LogEntry]) -> dict[str, Message]:
         if isinstance(entry, Compaction):
             found |= {f"{entry.id}.{n}": one.message for n, one in enumerate(entry.replacements) if one.message}
     return found
+
+
+# -- what happens while somebody looks
+
+
+@router.get("/u/{user:name}/events")
+async def user_events(request: Request, user: str) -> Response:
+    """What changes of a user, for pages that follow it: a browser cannot send a token with this, only the cookie."""
+    caller = caller_of(request, user)
+    return stream(caller, UserWatch(caller, request.headers.get("last-event-id")))
+
+
+@router.get("/u/{user:name}/sessions/{session:name}/events")
+async def session_events(request: Request, user: str, session: str) -> Response:
+    """What is said in a conversation, for pages that follow it."""
+    caller = caller_of(request, user)
+    await find_checkpoint(caller.place.checkpoints, caller.session(session), None)
+    return stream(caller, SessionWatch(caller, session, request.headers.get("last-event-id")))
 
 
 # -- what can be done with it
