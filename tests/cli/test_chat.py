@@ -221,7 +221,7 @@ def test_a_file_of_earlier_chats_is_pointed_out_and_left_alone(chat, tmp_path):
     assert chat("Hi.").stderr == "", "from then on there is a file, and the choice is made"
 
 
-def test_input_that_is_not_text_is_no_end(chat, tmp_path):
+def test_input_that_is_not_text_does_not_end_the_chat(chat, tmp_path):
     (tmp_path / "in").write_bytes(b"\xff\xfe I live in Oslo.\n")
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     with (tmp_path / "in").open("rb") as file:

@@ -50,7 +50,6 @@ def chat(tmp_path):
             stack.callback(process.kill)
             return process, ours
 
-        start.folder = tmp_path
         yield start
 
 
@@ -147,13 +146,12 @@ def test_lines_are_edited_and_called_back_in_a_later_chat(chat):
     assert process.wait() == 0
 
 
-def test_no_earlier_line_is_left_after_a_person_was_forgotten(chat):
+def test_no_earlier_line_is_left_after_a_person_was_forgotten(chat, tmp_path):
     process, terminal = chat("My secret is a boat.")
     shown_until(terminal)
     assert process.wait() == 0
     assert (
-        subprocess.run([LOOM, "forget", "me", "--yes"], check=False, capture_output=True, cwd=chat.folder).returncode
-        == 0
+        subprocess.run([LOOM, "forget", "me", "--yes"], check=False, capture_output=True, cwd=tmp_path).returncode == 0
     )
     process, terminal = chat()
     shown_until(terminal, b"> ")

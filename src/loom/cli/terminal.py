@@ -71,13 +71,17 @@ class LineReader:
         return plain_line(PROMPT if self.is_terminal else "")
 
 
+def _do_nothing(*_: object) -> None:
+    pass
+
+
 @contextmanager
 def _noticed_signals() -> Generator[None]:
     """Let Ctrl-C act at every moment: one that comes just before readline waits for a key would wait for that key."""
     if not hasattr(signal, "setitimer"):
         yield
         return
-    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    before = signal.signal(signal.SIGALRM, _do_nothing)
     signal.setitimer(signal.ITIMER_REAL, _LOOKED_EVERY, _LOOKED_EVERY)
     try:
         yield
