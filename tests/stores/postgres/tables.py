@@ -4,7 +4,7 @@ from loom.stores.postgres.schema import TABLES
 
 USED = """
 SELECT relname FROM pg_class
-WHERE relnamespace = 'loom'::regnamespace AND relkind = 'r' AND (relispartition OR relname = ANY(%s))
+WHERE relnamespace = to_regnamespace('loom') AND relkind = 'r' AND (relispartition OR relname = ANY(%s))
 AND pg_relation_size(oid) > 0
 """
 

@@ -411,7 +411,7 @@ class Server:
 
         A user's writers go one at a time. What was done again is there once: see `MARK`.
         """
-        end = anyio.current_time() + self._timeout
+        end = await self._start()
         mark = uuid4() if writes and scope is not None else None
         more = self._lock_of(scope) if writes else ""
         if mark is not None and scope is not None:
@@ -484,6 +484,13 @@ class Server:
             )
         return bool(is_there)
 
+    async def _start(self) -> float:
+        """When the call that starts now has to end; the server is open then."""
+        end = anyio.current_time() + self._timeout
+        if self._pool is None:
+            await self.open()
+        return end
+
     def _lock_of(self, scope: Scope | None) -> str:
         return "" if scope is None else LOCK.format(int.from_bytes(_digest(scope)[16:24], signed=True))
 
@@ -521,7 +528,7 @@ class Server:
         The statement goes with the message that begins it, so its text may hold nothing that a caller wrote. A replica
         answers, if there is one that has replayed what this store wrote and saw of the user; else the primary.
         """
-        end = anyio.current_time() + self._timeout
+        end = await self._start()
         replica = self._replica
         if replica is not None and anyio.current_time() >= self._rests_until:
             try:
@@ -585,7 +592,7 @@ class Server:
 
     async def glance(self, scope: Scope | None, look: str) -> Row | None:
         """The first row of a statement, as in read(), in a transaction that is one message from begin to end."""
-        end = anyio.current_time() + self._timeout
+        end = await self._start()
 
         async def attempt() -> Row | None:
             async with self._lent(scope, f"; {look}; COMMIT", end) as (_, answer):
@@ -600,7 +607,7 @@ class Server:
     @asynccontextmanager
     async def transaction(self, scope: Scope | None, *, writes: bool = False) -> AsyncGenerator[Database]:
         """A transaction that sees the rows of this user, or of all users; a user's writers go one at a time."""
-        end = anyio.current_time() + self._timeout
+        end = await self._start()
         with translate_errors(self.name):
             async with self._lent(scope, self._lock_of(scope) if writes else "", end) as (db, _):
                 yield db
@@ -609,7 +616,7 @@ class Server:
     @asynccontextmanager
     async def looking(self, scope: Scope, look: str) -> AsyncGenerator[tuple[Database, Row]]:
         """A transaction in which nothing changes, and the one row that a statement at its start gives."""
-        end = anyio.current_time() + self._timeout
+        end = await self._start()
         with translate_errors(self.name):
             async with self._lent(scope, f"; {look}", end, level=_UNCHANGED) as (db, answer):
                 await answer.set_result(-1)
@@ -623,7 +630,7 @@ class Server:
         """A connection on which a transaction was begun and `more` was said with it, and what the server answered."""
         from psycopg import Error  # noqa: PLC0415
 
-        pool = await self.open()
+        pool = self._pool or await self.open()
         owner, everybody = ("", "on") if scope is None else (str(owner_of(scope)), "")
         timeout = round(self._timeout * 1000)
         begin = BEGIN.format(level=level, path=self._path, timeout=timeout, owner=owner, everybody=everybody)

@@ -89,16 +89,21 @@ def partitioned(script: str, tables: Sequence[str]) -> str:
 
 async def make_partitions(db: Database, tables: Sequence[str], amount: int) -> None:
     """Make the partitions that are missing, force row-level security on all, and note how many there are."""
-    await run(db, _SET_META, _AMOUNT, str(amount))
-    if amount == 1:
-        return
-    for table in tables:
+    await _note_amount(db, amount)
+    for table in tables if amount > 1 else ():
         for place in range(amount):
             name = f"{table}_p{place}"
             values = f"WITH (MODULUS {amount}, REMAINDER {place})"
             await run(db, f"CREATE TABLE IF NOT EXISTS {name} PARTITION OF {table} FOR VALUES {values}")
             await run(db, f"ALTER TABLE {name} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY")
             await _revoke(db, name)
+
+
+async def _note_amount(db: Database, amount: int) -> None:
+    if amount == 1:
+        await run(db, "DELETE FROM meta WHERE name = %s", _AMOUNT)
+    else:
+        await run(db, _SET_META, _AMOUNT, str(amount))
 
 
 async def stored_partitions(db: Database) -> int:
@@ -206,7 +211,7 @@ async def _begin(db: Database, plan: Plan, amount: int) -> None:
     await run(db, _SET_META, _MOVED, str(UUID(int=0)))
     now = await stored_partitions(db)
     await make_partitions(db, plan.tables, amount)
-    await run(db, _SET_META, _AMOUNT, str(now))
+    await _note_amount(db, now)
 
 
 async def _revoke(db: Database, table: str) -> None:
@@ -263,7 +268,7 @@ async def _end(db: Database, plan: Plan, protect: Protect) -> int:
         await _put_into(db, table, plan.new, plan.schema)
     for name in (plan.old, plan.new):
         await run(db, f"DROP SCHEMA {_of(name)} CASCADE")
-    await run(db, _SET_META, _AMOUNT, str(amount))
+    await _note_amount(db, amount)
     await run(db, "DELETE FROM meta WHERE name = ANY(%s)", [_MOVING, _MOVED])
     await protect(db)
     return amount

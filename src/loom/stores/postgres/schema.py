@@ -258,7 +258,6 @@ class Initialised(NamedTuple):
 
     one_role: bool
     notes: tuple[str, ...] = ()
-    partitions: int = 1
 
 
 async def init_schema(
@@ -305,7 +304,8 @@ async def init_schema(
         made = await moves.move_users(plan, partitions, partial(_protect, schema=schema, roles=roles), progress)
         async with as_owner(admin_dsn, schema, where) as db:
             await index_large_users(db, schema, progress=progress)
-            return Initialised(one_role, (search.SLOWER,) if await search.is_plain(db, schema) else (), made)
+            notes = (f"users are spread over {made} partitions",) if made > 1 else ()
+            return Initialised(one_role, (*notes, search.SLOWER) if await search.is_plain(db, schema) else notes)
 
 
 async def take_turns(db: Database) -> None:
