@@ -91,6 +91,8 @@ _PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 """Seconds between two attempts, doubled each time."""
 _REST = 5.0
 """Seconds for which a replica that failed is not asked."""
+_PATIENCE = 2.0
+"""Seconds after which a replica that cannot be connected to has failed."""
 _FLOORS = 10_000
 """Users whose position in the log is remembered one by one."""
 
@@ -532,6 +534,8 @@ class Server:
         replica = self._replica
         if replica is not None and anyio.current_time() >= self._rests_until:
             try:
+                with anyio.move_on_after(_PATIENCE):
+                    await replica.open()
                 found = await replica.read_replayed(scope, look, do, self._floors, end)
                 self._replica_note = ""
                 if found:
@@ -561,11 +565,14 @@ class Server:
     ) -> tuple[_T] | None:
         """Like read(), of a replica; None where it has not come far enough. Leaves time for the primary to be asked."""
         owner, now = owner_of(scope), anyio.current_time()
-        end = now + (end - now) / 2
+        if self._pool is None:
+            raise _too_long(self.name)
+        end, by = now + (end - now) / 2, now + _PATIENCE
         first = HAS_REPLAYED.format(floors.of(owner))
 
         async def attempt() -> tuple[_T] | None:
-            async with self._lent(scope, f"{REPLAYED}; {look}", end, level=_UNCHANGED, first=first) as (db, answer):
+            more = f"{REPLAYED}; {look}"
+            async with self._lent(scope, more, end, level=_UNCHANGED, first=first, by=by) as (db, answer):
                 await answer.set_result(1)
                 if (await answer.fetchone() or (False,))[0] is not True:
                     await self._done(db)
@@ -579,7 +586,7 @@ class Server:
                 return (result,)
 
         with translate_errors(self.name):
-            return await self._insist(attempt, end)
+            return await self._insist(attempt, by)
 
     async def _done(self, db: Database) -> None:
         """End a transaction that only read: what was read stays true if the connection breaks now."""
@@ -625,9 +632,19 @@ class Server:
 
     @asynccontextmanager
     async def _lent(
-        self, scope: Scope | None, more: str, end: float, *, level: str = _NEWEST, first: str = ""
+        self,
+        scope: Scope | None,
+        more: str,
+        end: float,
+        *,
+        level: str = _NEWEST,
+        first: str = "",
+        by: float | None = None,
     ) -> AsyncGenerator[tuple[Database, Cursor]]:
-        """A connection on which a transaction was begun and `more` was said with it, and what the server answered."""
+        """A connection on which a transaction was begun and `more` was said with it, and what the server answered.
+
+        `first` is said before all that; `by` is when there has to be a connection.
+        """
         from psycopg import Error  # noqa: PLC0415
 
         pool = self._pool or await self.open()
@@ -635,7 +652,7 @@ class Server:
         timeout = round(self._timeout * 1000)
         begin = BEGIN.format(level=level, path=self._path, timeout=timeout, owner=owner, everybody=everybody)
         begin = f"{first}{begin}{self._act}{more}"
-        async with self._connection(pool, end) as db:
+        async with self._connection(pool, end if by is None else by) as db:
             try:
                 with anyio.fail_after(end - anyio.current_time()):
                     yield db, await db.execute(begin.encode())
@@ -691,6 +708,12 @@ _REPLICATION = (
 )
 
 
+MAY_LOSE = (
+    "the primary does not wait for its replicas: a failover may lose the last moments of what was acknowledged; set "
+    "synchronous_standby_names, with synchronous_commit=on, where nothing may be lost"
+)
+
+
 async def replication(db: Database) -> tuple[int, str | None]:
     """How many replicas there are, and what says that commits wait for one of them; None where they do not."""
     names, commit, replicas = await one(db, _REPLICATION) or ("", "", 0)
@@ -703,7 +726,4 @@ async def may_lose(db: Database) -> str | None:
     _, waits = await replication(db)
     if waits is not None:
         return None
-    return (
-        "the primary does not wait for its replicas: a failover may lose the last moments of what was acknowledged; "
-        "set synchronous_standby_names, with synchronous_commit=on, where nothing may be lost"
-    )
+    return MAY_LOSE
