@@ -71,7 +71,7 @@ def init(
 ) -> None:
     """Create the schema and roles in Postgres, or the file or folder of another store; existing data stays.
 
-    While users are moved to another number of partitions, stores refuse calls. If interrupted, run it again to continue.
+    While users are moved to other partitions, stores refuse calls. If interrupted, run it again to continue.
     """
     from loom.admin.maintenance import init_store
 

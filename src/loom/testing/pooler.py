@@ -107,7 +107,7 @@ class _Pool:
             upstream.greeting += message
 
 
-class _Client:
+class _PooledClient:
     """One client: the connection that it was lent, and how many answers it waits for."""
 
     def __init__(self, pool: _Pool, writer: asyncio.StreamWriter, used: list[int]) -> None:
@@ -205,7 +205,7 @@ class Pooler:
         upstream = await pool.take()
         writer.write(upstream.greeting + _READY_IDLE)
         pool.give_back(upstream)
-        client = _Client(pool, writer, self.used.setdefault(len(self.used), []))
+        client = _PooledClient(pool, writer, self.used.setdefault(len(self.used), []))
         try:
             while (message := await _message(reader))[0] != b"X":
                 await client.say(*message)

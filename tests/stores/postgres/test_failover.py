@@ -68,7 +68,7 @@ async def test_a_lost_answer_of_a_write_changes_nothing_of_what_it_says(when, lo
 
 
 @WHEN
-async def test_a_lost_answer_of_a_save_is_no_conflict(when, lose, server):
+async def test_a_lost_answer_of_a_save_makes_no_conflict(when, lose, server):
     async with PostgresCheckpointStore(server.app) as store:
         lose(when)
         first = await save(store, CHAT, "c1", "first")
