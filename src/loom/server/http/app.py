@@ -31,6 +31,7 @@ from loom.server.http.caller import TOKEN, Place, operator, token_in, token_of
 from loom.server.http.guard import LOOPBACK, App, Counts, Gate, Limits, Receive, Refusal, Send, refusal_of
 from loom.server.http.shapes import ErrorOut
 from loom.server.inspector import requests as request_pages
+from loom.server.inspector import sessions as session_pages
 from loom.server.inspector.pages import PREFIX, add_pages, refusal_page
 from loom.server.mcp import MemoryTools, mcp_server
 
@@ -125,7 +126,7 @@ def _application(lifespan: Any) -> FastAPI:
     app.include_router(session_routes.router)
     app.include_router(events.router)
     app.include_router(knowledge_routes.router)
-    add_pages(app, request_pages.router)
+    add_pages(app, session_pages.router, request_pages.router)
     _add_health(app)
     _add_errors(app)
     return app
