@@ -201,7 +201,7 @@ def words_of(fact: Fact) -> str:
 
 
 def _cut(text: str, length: float) -> str:
-    """The beginning of a text that is no wider than so many common letters."""
+    """The beginning of a text, at most as wide as so many common letters."""
     text, left = plain_text(text[: int(length) * 4]), length
     for place, letter in enumerate(text):
         left -= _width(letter)
@@ -431,7 +431,7 @@ def sections_chart(windows: Sequence[Mapping[str, int]], hrefs: Sequence[str]) -
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class LineMark:
     """A thing on the line of a conversation."""
 
     kind: str
@@ -460,7 +460,7 @@ _SHAPES: Final[Mapping[str, str]] = {
 _COLUMNS: Final = 320
 
 
-def line_chart(marks: Sequence[Mark], *, points: Sequence[int], branches: Sequence[Branch]) -> str:
+def line_chart(marks: Sequence[LineMark], *, points: Sequence[int], branches: Sequence[Branch]) -> str:
     """A conversation from left to right: turns, tools, compactions with what they cover, checkpoints and forks.
 
     `points` are the positions of checkpoints. Of more entries than there is room for, neighbours share a column.
@@ -503,7 +503,7 @@ def line_chart(marks: Sequence[Mark], *, points: Sequence[int], branches: Sequen
 _BRANCHES: Final = 5
 
 
-def _column(column: Sequence[Mark], x: float) -> str:
+def _column(column: Sequence[LineMark], x: float) -> str:
     """The marks of one column; the most telling of them is the link."""
     first = min(column, key=lambda mark: ("compaction", "tool", "user", "assistant", "other").index(mark.kind))
     shapes = "".join(

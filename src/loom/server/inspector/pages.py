@@ -420,7 +420,10 @@ async def record(request: Request, user: str, id: str) -> Response:
     """Where a record comes from, down to the words."""
     found = await caller_of(request, user).memory.explain(id, user_id=user)
     groups = [("Made from", found.sources), ("What was made from it", found.made), ("Others like it", found.history)]
-    return page(request, "record.html", user=user, found=found, groups=groups, most=_GROUP, name="memory")
+    missing = [one for one in found.missing if one != "stated"]  # the source of what assert_fact() was told
+    return page(
+        request, "record.html", user=user, found=found, groups=groups, missing=missing, most=_GROUP, name="memory"
+    )
 
 
 @router.get("/u/{user:name}/records/{id:name}/text")

@@ -168,8 +168,8 @@ def _section(journal: _Journal, *, by: str, whole: bool, end: int = 0) -> Markup
         "<th>for</th><th>window</th></tr></thead><tbody>{}</tbody></table></div>"
     )
     count = f"{len(records):,} request{'' if len(records) == 1 else 's'}"
-    more = Markup('<p class="about"><a href="{}">{}</a>{}</p>').format(
-        f"{journal.here}/requests", f"all {count}" if len(records) > 1 else count, _lost_text(losses)
+    more = Markup('<p class="about"><a href="{}">{}</a>; {}</p>').format(
+        f"{journal.here}/requests", f"all {count}" if len(records) > 1 else count, _outcome(journal)
     )
     return Markup("<section>{}{}{}{}</section>").format(
         "" if whole else title,
@@ -179,9 +179,12 @@ def _section(journal: _Journal, *, by: str, whole: bool, end: int = 0) -> Markup
     )
 
 
-def _lost_text(losses: Sequence[CacheLoss | None]) -> str:
-    count = sum(loss is not None for loss in losses)
-    return "; the cache was not lost" if not count else f"; the cache was lost {count:,} \N{MULTIPLICATION SIGN}"
+def _outcome(journal: _Journal) -> str:
+    count = sum(loss is not None for loss in journal.losses)
+    if count:
+        return f"the cache was lost {count:,} \N{MULTIPLICATION SIGN}"
+    reported = any(one.cache_read is not None for one in journal.records)
+    return "the cache was not lost" if reported else "what the cache did was not reported"
 
 
 def _call(number: int, one: RequestRecord, loss: CacheLoss | None) -> AuditedCall:
@@ -333,7 +336,7 @@ def _uses(one: RequestRecord) -> list[SectionUse]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _DiffSide:
     """The text of one request around the first byte that differs."""
 
     title: str
@@ -353,7 +356,7 @@ class _Side:
 class _Difference:
     moved: Explanation
     path: str
-    sides: tuple[_Side, ...]
+    sides: tuple[_DiffSide, ...]
 
 
 async def _difference(
@@ -392,10 +395,10 @@ def _compared(moved: Explanation, before: Mapping[str, JSON], after: Mapping[str
     return _Difference(moved, path, sides)
 
 
-def _side(title: str, text: str, same: int, end: int, around: int) -> _Side:
+def _side(title: str, text: str, same: int, end: int, around: int) -> _DiffSide:
     changed, tail = text[same : len(text) - end], text[len(text) - end :]
     most = around * 4
-    return _Side(
+    return _DiffSide(
         title=title,
         head=text[max(0, same - around) : same],
         changed=changed[:most],
