@@ -34,6 +34,8 @@ from loom.protocols.memory_store import ListsUsers
 from loom.server.http.caller import Caller, Place, token_of
 from loom.server.http.guard import Refusal
 from loom.server.inspector.charts import (
+    ABOVE,
+    BESIDE,
     LIVES_LEGEND,
     MOST_NODES,
     TimeSpan,
@@ -365,7 +367,7 @@ async def facts(
     start = min(max(after, 0), max(0, len(found) - 1)) // _FACTS * _FACTS
     shown = found[start : start + _FACTS]
     span, link = TimeSpan.of(about, now), f"{base_of(user)}/records/{{id}}"
-    charts = [lives_chart(shown, now=known_at, span=span, link=link, narrow=narrow) for narrow in (False, True)]
+    charts = [lives_chart(shown, now=known_at, span=span, link=link, frame=frame) for frame in (BESIDE, ABOVE)]
     changed = sum(known_at in (fact.recorded_at, fact.superseded_at) for fact in about)
     return page(
         request,

@@ -275,7 +275,7 @@ async def one_request(request: Request, user: str, session: str, id: str, around
     around = min(max(around, 40), _MOST_AROUND)
     one, loss = journal.records[place], journal.losses[place]
     difference, why = await _difference(store, scope, journal.records, place, around)
-    uses = _uses(one)
+    uses = section_uses(one)
     return page(
         request,
         "request.html",
@@ -291,7 +291,7 @@ async def one_request(request: Request, user: str, session: str, id: str, around
         before=journal.href(place) if place else None,
         after=journal.href(place + 2) if place + 1 < len(journal.records) else None,
         uses=uses,
-        window=drawn(window_bar(uses, _cache(one))),
+        window=drawn(window_bar(uses, cache_use(one))),
         price=_dollars(one.cost),
         difference=difference,
         why=why,
@@ -301,7 +301,7 @@ async def one_request(request: Request, user: str, session: str, id: str, around
     )
 
 
-def _cache(one: RequestRecord) -> Mapping[str, int] | None:
+def cache_use(one: RequestRecord) -> Mapping[str, int] | None:
     """The tokens of a prompt by what the cache did with them; None where the provider said nothing."""
     if one.usage is None or one.cache_read is None:
         return None
@@ -309,9 +309,9 @@ def _cache(one: RequestRecord) -> Mapping[str, int] | None:
     return {"read": one.cache_read, "written": written, "fresh": max(0, one.usage.input - one.cache_read - written)}
 
 
-def _uses(one: RequestRecord) -> list[SectionUse]:
+def section_uses(one: RequestRecord) -> list[SectionUse]:
     """What the cache did with each section: a prefix is read, what follows is written, the end is neither."""
-    cache, total = _cache(one), sum(one.sections.values())
+    cache, total = cache_use(one), sum(one.sections.values())
     if cache is None or not total:
         return [SectionUse(name, tokens, None, None, None, None) for name, tokens in ordered(one.sections)]
     info = find_model(one.model, one.provider or None)
