@@ -241,7 +241,7 @@ def test_where_nothing_fits_nothing_is_said(prompt, url, home):
     assert log_lines(home) == []
 
 
-@pytest.mark.parametrize("form", ["sqlite:{}", "SQLite:{}", "sqlite://{}"])
+@pytest.mark.parametrize("form", ["sqlite:{}", "SQLite:{}"])
 def test_reading_makes_no_file_and_fills_none(form, tmp_path, home):
     for name in ("absent.db", "empty.db"):
         path = tmp_path / name

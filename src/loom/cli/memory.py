@@ -29,6 +29,7 @@ from loom.cli.output import (
     progress_bars,
     write_file,
 )
+from loom.cli.store import DEFAULT
 from loom.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -246,7 +247,6 @@ Embedder = Annotated[
         envvar="LOOM_EMBEDDER",
     ),
 ]
-DEFAULT = "sqlite:./loom-memory.db"
 
 
 @contextmanager
@@ -297,6 +297,7 @@ def _print_notes(notes: Iterable[str]) -> None:
         console().print(Text(f"! {note}", style="yellow"))
 
 
+@app.command(name="remember", hidden=True)  # as in Python
 @app.command()
 def add(
     text: Annotated[list[str], typer.Argument(help="The texts to remember, one per argument.")],
@@ -323,6 +324,7 @@ def add(
     _print_notes(notes)
 
 
+@app.command(name="recall", hidden=True)  # as in Python
 @app.command()
 def search(
     query: Annotated[str, typer.Argument(help="The question, in plain words.")],

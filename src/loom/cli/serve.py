@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import webbrowser
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,6 +69,10 @@ def serve(
     ] = "default",
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port; 0 for any free one.", min=0, max=65535)] = 8420,
+    knowledge: Annotated[
+        list[Path] | None,
+        typer.Option("--knowledge", help="A file or folder of documents that every recall reads too; repeatable."),
+    ] = None,
     tokens: Tokens = None,
     json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
 ) -> None:
@@ -86,7 +91,8 @@ def serve(
             f"{host} can be reached from other machines, and there are no tokens; make one first with "
             "`loom serve token add NAME`, or listen on 127.0.0.1"
         )
-    anyio.run(_serve, _Served(url, namespace, host, port, json=json, tokens=file, needs_token=not is_local))
+    served = _Served(url, namespace, host, port, json=json, tokens=file, needs_token=not is_local)
+    anyio.run(_serve, replace(served, knowledge=tuple(knowledge or ())))
 
 
 def inspect(
@@ -128,6 +134,7 @@ class _Served:
     tokens: Any = None
     needs_token: bool = False
     transcript: Path | None = None
+    knowledge: tuple[Path, ...] = ()
     page: str = ""
     opens: bool = False
 
@@ -140,7 +147,9 @@ async def _serve(served: _Served) -> None:
     from loom.server.http.listen import http_server
 
     checkpoints, notes = agent_checkpoints(None, served.url)
-    async with open_memory(served.url, namespace=served.namespace) as memory, aclosing(checkpoints):
+    config, left_out = await _with_knowledge(served.knowledge)
+    notes = (*notes, *left_out)
+    async with open_memory(served.url, namespace=served.namespace, config=config) as memory, aclosing(checkpoints):
         hosts = None if served.needs_token else LOOPBACK
         made = create_app(
             memory,
@@ -162,6 +171,21 @@ async def _serve(served: _Served) -> None:
             if served.opens:
                 webbrowser.open(where)
             await http_server(made, on_end=made.end).serve(sockets=[listener])
+
+
+async def _with_knowledge(paths: Sequence[Path]) -> tuple[Any, tuple[str, ...]]:
+    """The configuration of a memory that reads these documents too, and what could not be read."""
+    if not paths:
+        return None, ()
+    from loom.knowledge import InMemoryKnowledgeBase, load_file, load_folder
+    from loom.memory.config import MemoryConfig
+
+    base, notes = InMemoryKnowledgeBase(), tuple[str, ...]()
+    for path in paths:
+        loaded = await (load_folder(path) if path.is_dir() else load_file(path))
+        await base.add(*loaded.documents)
+        notes += loaded.notes
+    return MemoryConfig(knowledge_base=base), notes
 
 
 def listening(host: str, port: int) -> socket.socket:

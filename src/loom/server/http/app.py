@@ -26,7 +26,7 @@ except ImportError as error:
     raise MissingExtra("loom serve", "server") from error
 
 from loom.core.scope import Scope
-from loom.server.http import events, memory_routes, session_routes
+from loom.server.http import events, knowledge_routes, memory_routes, session_routes
 from loom.server.http.caller import TOKEN, Place, operator, token_in, token_of
 from loom.server.http.guard import LOOPBACK, App, Counts, Gate, Limits, Receive, Refusal, Send, refusal_of
 from loom.server.http.shapes import ErrorOut
@@ -119,11 +119,12 @@ def _application(lifespan: Any) -> FastAPI:
         responses=_ERRORS,
         docs_url=None,
         redoc_url=None,
-        openapi_url="/openapi.json",
+        openapi_url=None,  # it has a route of ours, which asks for a token as all others do
     )
     app.include_router(memory_routes.router)
     app.include_router(session_routes.router)
     app.include_router(events.router)
+    app.include_router(knowledge_routes.router)
     add_pages(app, session_pages.router, request_pages.router)
     _add_health(app)
     _add_errors(app)
@@ -131,6 +132,12 @@ def _application(lifespan: Any) -> FastAPI:
 
 
 def _add_health(app: FastAPI) -> None:
+    @app.get("/openapi.json", include_in_schema=False)
+    async def description(request: Request) -> JSONResponse:
+        """This description."""
+        token_of(request)
+        return JSONResponse(app.openapi())
+
     @app.get("/healthz", tags=["server"], response_class=PlainTextResponse)
     async def healthz() -> str:
         """Whether the process answers."""
