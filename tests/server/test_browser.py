@@ -49,8 +49,8 @@ def browser() -> Generator[Browser]:
 def served(folder: Path) -> Generator[str]:
     """The address of a server over the store in a folder."""
     command = [sys.executable, "-m", "loom", "serve", "--url", f"sqlite:{folder}/m.db", "--port", "0", "--json"]
-    command += ["--tokens", str(folder / "tokens.json")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    alone = {**os.environ, "HOME": str(folder)}  # where no file of tokens is
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=alone) as process:
         try:
             assert process.stdout is not None
             yield json.loads(process.stdout.readline())["address"]

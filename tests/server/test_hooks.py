@@ -467,6 +467,30 @@ def test_a_warm_process_gives_the_same_answer_without_the_engine(warm_process, u
     assert log_lines(home) == []
 
 
+def test_the_first_run_starts_the_warm_process_and_asks_it(home, url, monkeypatch):
+    with open_memory_sync(url) as memory:
+        memory.remember("I live in Lisbon.", user_id=USER, learn=True)
+    start, started, ran = warm.start, [], []
+
+    def watched_start():
+        started.append(start())
+        return started[-1]
+
+    monkeypatch.setattr(warm, "start", watched_start)
+    monkeypatch.setattr(hooks, "_run", lambda *work: ran.append(work))  # what would load the engine here
+    try:
+        for _ in range(2):
+            target = io.StringIO()
+            answer("SessionStart", HookOptions(url, USER, warm=True), io.StringIO("{}"), target)
+            assert "Lisbon" in target.getvalue()
+        assert (len(started), ran) == (1, [])
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    assert log_lines(home) == []
+
+
 def test_there_is_one_warm_process_and_only_its_user_can_ask(warm_process):
     path = warm.socket_path()
     assert path.stat().st_mode & 0o777 == 0o700

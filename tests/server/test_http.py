@@ -253,7 +253,9 @@ async def test_every_route_refuses_who_has_no_right_to_it(tokens: TokenFile) -> 
         routes = [route for route in await every_route(client) if route[1] not in PUBLIC]
         assert len(routes) > 30
         for method, path in routes:
-            options = {"json": {}} if method in {"POST", "PUT", "PATCH"} else {}
+            options: dict[str, Any] = {"json": {}} if method in {"POST", "PUT", "PATCH"} else {}
+            if path.endswith("/events"):
+                options["params"] = {"seconds": 0}  # otherwise it goes on
             answers = [
                 await client.request(method, path, headers=headers, **options)
                 for headers in ({}, bearer("loom_wrong"), bearer(revoked), {"Authorization": "Basic YTpi"})
@@ -377,17 +379,19 @@ async def test_the_server_counts_what_it_does() -> None:
 
 @asynccontextmanager
 async def started(tmp_path: Path, *options: str) -> AsyncGenerator[str]:
-    """The address of `loom serve` as a process of its own."""
+    """The address of `loom serve` as a process of its own, with the file of tokens in the folder if there is one."""
     command = [sys.executable, "-m", "loom", "serve", "--url", f"sqlite:{tmp_path}/m.db", "--port", "0", "--json"]
-    command += ["--tokens", str(tmp_path / "tokens.json"), *options]
-    async with process(command) as address:
+    file = tmp_path / "tokens.json"
+    command += [*(["--tokens", str(file)] if file.exists() else []), *options]
+    async with process(command, home=tmp_path) as address:
         yield address
 
 
 @asynccontextmanager
-async def process(command: list[str]) -> AsyncGenerator[str]:
+async def process(command: list[str], *, home: Path | None = None) -> AsyncGenerator[str]:
     """The address that a command prints as JSON; it is interrupted at the end."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) as started_:  # noqa: ASYNC220
+    env = {**os.environ, **({"HOME": str(home)} if home else {})}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as started_:  # noqa: ASYNC220
         try:
             assert started_.stdout is not None
             yield json.loads(started_.stdout.readline())["address"]
@@ -432,10 +436,18 @@ async def test_mcp_over_http_knows_its_user_by_the_token(tmp_path: Path) -> None
 
 
 async def test_an_address_that_others_reach_needs_tokens(tmp_path: Path) -> None:
-    options = ["--url", f"sqlite:{tmp_path}/m.db", "--host", "0.0.0.0", "--tokens", tmp_path / "tokens.json"]
-    done = run_loom([LOOM, "serve", *options], cwd=tmp_path)
+    options = ["--url", f"sqlite:{tmp_path}/m.db", "--host", "0.0.0.0"]
+    done = run_loom([LOOM, "serve", *options], cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)})
     assert done.returncode
     assert "loom serve token add" in done.stderr
+
+
+async def test_a_file_of_tokens_that_is_not_there_opens_no_server(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokns.json"
+    done = run_loom([LOOM, "serve", "--url", f"sqlite:{tmp_path}/m.db", "--port", "0", "--tokens", tokens])
+    assert done.returncode
+    assert f"loom serve token add NAME --tokens {tokens}" in " ".join(done.stderr.split())
+    assert not (tmp_path / "m.db").exists()
 
 
 async def test_tokens_on_the_command_line(tmp_path: Path) -> None:

@@ -622,11 +622,28 @@ def work(
         str | None,
         typer.Option(help="The model that reads waiting turns, as provider:model; without it they keep waiting."),
     ] = None,
+    processes: Annotated[int, typer.Option(help="How many processes share the work.")] = 1,
+    every: Annotated[
+        float | None, typer.Option(help="Go on until it is stopped, with this pause in seconds when nothing is due.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Run the waiting jobs of all users."""
-    with _opened(url, model=model) as memory:
-        done = memory.metabolize()
+    """Run the waiting jobs of all users.
+
+    Several of them, on one machine or on many, share the jobs of one Postgres or Redis.
+    """
+    from loom.admin.workers import Worker, run_workers
+    from loom.memory.results import Metabolized
+
+    done = Metabolized()
+    with progress_bar("working") as progress:
+
+        def add(more: Metabolized) -> None:
+            nonlocal done
+            done += more
+            progress(done.jobs, done.jobs)
+
+        run_workers(Worker(url, model, every), processes=processes, report=add)
     if json:
         print_json(done)
         return

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from loom.cli.memory import DEFAULT
 from loom.cli.output import Json, console, echo, print_json
-from loom.errors import MissingExtra, UsageError
+from loom.errors import UsageError
 
 
 class UrlGroup(TyperGroup):
@@ -47,6 +47,17 @@ def token_file(path: Path | None) -> Any:
     return TokenFile(path or Path.home() / ".loom" / "tokens.json")
 
 
+def existing_tokens(path: Path | None) -> Any:
+    """The tokens in a file, which has to be there if it was named: a name that is misspelled must not open a server."""
+    file = token_file(path)
+    if path is not None and not path.exists():
+        raise UsageError(
+            f"there is no file of tokens {path}; make it with `loom serve token add NAME --tokens {path}`, or leave "
+            "out --tokens"
+        )
+    return file
+
+
 @app.callback()
 def serve(
     ctx: typer.Context,
@@ -68,7 +79,7 @@ def serve(
         return
     from loom.server.http.guard import LOOPBACK
 
-    file = token_file(tokens)
+    file = existing_tokens(tokens)
     is_local = host in LOOPBACK
     if not is_local and not file.tokens():
         raise UsageError(
@@ -126,11 +137,7 @@ async def _serve(served: _Served) -> None:
     from loom.engine.open import open_memory
     from loom.server.http.app import create_app
     from loom.server.http.guard import LOOPBACK
-
-    try:
-        import uvicorn
-    except ImportError as error:
-        raise MissingExtra("loom serve", "server") from error
+    from loom.server.http.listen import http_server
 
     checkpoints, notes = agent_checkpoints(None, served.url)
     async with open_memory(served.url, namespace=served.namespace) as memory, aclosing(checkpoints):
@@ -143,8 +150,6 @@ async def _serve(served: _Served) -> None:
             hosts=hosts,
             transcript=served.transcript,
         )
-        # Of the two parsers, this one has an end to what it reads as headers, before any of our limits is asked.
-        config = uvicorn.Config(made, http="h11", log_level="warning", access_log=False, server_header=False)
         with listening(served.host, served.port) as listener:
             host = f"[{served.host}]" if ":" in served.host else served.host
             where = f"http://{host}:{listener.getsockname()[1]}{served.page}"
@@ -156,7 +161,7 @@ async def _serve(served: _Served) -> None:
                     echo(f"! {note}", err=True)
             if served.opens:
                 webbrowser.open(where)
-            await uvicorn.Server(config).serve(sockets=[listener])
+            await http_server(made, on_end=made.end).serve(sockets=[listener])
 
 
 def listening(host: str, port: int) -> socket.socket:
