@@ -411,20 +411,33 @@ def total(parts: Sequence[PostingPart], size: int) -> Floats:
     return np.bincount(numbers, np.concatenate([part.scores for part in parts]), size).astype(np.float64, copy=False)
 
 
+def signals_of(best: Numbers, parts: Sequence[PostingPart], size: int) -> dict[str, Floats]:
+    """The score of each signal for each of the best of `size` numbers: NaN where it did not speak for it."""
+    place_of = np.full(size, -1, np.int64)
+    place_of[best] = np.arange(len(best))
+    signals: dict[str, Floats] = {}
+    for signal, group in groupby(sorted(parts, key=itemgetter(0)), key=itemgetter(0)):
+        _, numbers, scores = zip(*group, strict=True)
+        places = place_of[np.concatenate(numbers)]
+        is_best = places >= 0
+        places = places[is_best]
+        if len(places):
+            column = signals[signal] = np.full(len(best), np.nan)
+            column[places] = np.bincount(places, np.concatenate(scores)[is_best], len(best))[places]
+    return signals
+
+
+def whys(signals: Mapping[str, Floats]) -> Iterator[dict[str, float]]:
+    """For each hit, the score of each signal that spoke for it."""
+    columns: list[list[float]] = [column.tolist() for column in signals.values()]
+    for values in zip(*columns, strict=True):
+        yield {name: value for name, value in zip(signals, values, strict=True) if value == value}  # noqa: PLR0124 - NaN
+
+
 def why_of(best: Sequence[int], parts: Sequence[PostingPart], size: int) -> dict[int, dict[str, float]]:
     """For each of the best of `size` numbers, the score of each signal that spoke for it."""
-    is_best = np.zeros(size, np.bool_)
-    is_best[best] = True
-    place_of = np.empty(size, np.int64)
-    place_of[best] = np.arange(len(best))
-    why: list[dict[str, float]] = [{} for _ in best]
-    for signal, group in groupby(sorted(parts, key=itemgetter(0)), key=itemgetter(0)):
-        chosen = [(numbers, scores, is_best[numbers]) for _, numbers, scores in group]
-        places = np.concatenate([place_of[numbers[mask]] for numbers, _, mask in chosen])
-        added = np.bincount(places, np.concatenate([scores[mask] for _, scores, mask in chosen]), len(best)).tolist()
-        for place in set(places.tolist()):
-            why[place][signal] = added[place]
-    return dict(zip(best, why, strict=True))
+    signals = signals_of(np.asarray(best, np.int64), parts, size)
+    return dict(zip(best, whys(signals) if signals else ({} for _ in best), strict=True))
 
 
 # The best of many scores first, without sorting them all.

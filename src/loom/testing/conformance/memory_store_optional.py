@@ -11,12 +11,15 @@ from typing import Any, Protocol, TypeAlias, cast
 
 import pytest
 
+from loom.core.clock import to_micros
 from loom.core.filter import Eq
 from loom.core.record import Episode, Hit, Layer, Record, rank_key
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, NotFound, StaleWrite, StoreConflict, UsageError
 from loom.protocols.memory_store import (
+    ColumnSearch,
     ExportsKeys,
+    HitColumns,
     HybridSearch,
     KeepsJobs,
     KeepsKeys,
@@ -29,8 +32,6 @@ from loom.protocols.memory_store import (
     SearchKeys,
     Store,
     Touches,
-    UnreadRecord,
-    UnreadSearch,
     WritesVectors,
 )
 from loom.testing.conformance.suite import (
@@ -400,18 +401,27 @@ async def _check(store: _BothStore, scope: Scope, query: Query, *, near: int) ->
         expected = {signal: score for why in parts for signal, score in why.items()}
         assert dict(hit.why) == pytest.approx(expected, abs=1e-5)
         assert hit.score == pytest.approx(sum(expected.values()), abs=1e-4)
-    if isinstance(store, UnreadSearch):
-        unread = await store.search_unread(scope, query, near=near)
-        assert [(unread.read(hit.item), dict(hit.why)) for hit in unread.hits] == [(h.item, dict(h.why)) for h in found]
-        assert [_glance(hit.item) for hit in unread.hits] == [_glance(unread.read(hit.item)) for hit in unread.hits]
+    if isinstance(store, ColumnSearch):
+        columns = await store.search_columns(scope, query, near=near)
+        assert [columns.read(place) for place in range(len(columns))] == [hit.item for hit in found]
+        for place, hit in enumerate(found):
+            why = {name: column[place] for name, column in columns.signals.items() if column[place] == column[place]}
+            assert why == dict(hit.why)
+            assert _row(columns, place) == _glance(cast("Record", hit.item))
 
 
-def _glance(item: Record | UnreadRecord) -> tuple[object, ...]:
-    """What an unread record tells."""
-    if item.kind != Episode.kind:
-        return item.id, item.kind, item.text
-    names = ("id", "kind", "text", "speaker", "session_id", "at", "provenance")
-    return (*(getattr(item, name) for name in names), dict(cast("Episode", item).attributes))
+def _row(columns: HitColumns, place: int) -> tuple[object, ...]:
+    """What columns tell of a record."""
+    names = ("ids", "kinds", "texts", "origins", "speakers", "sessions", "times", "attributes")
+    return tuple(getattr(columns, name)[place] for name in names)
+
+
+def _glance(record: Record) -> tuple[object, ...]:
+    """The same of the record itself."""
+    head = (record.id, record.kind, record.text, record.provenance.origin)
+    if not isinstance(record, Episode):
+        return (*head, None, None, None, {})
+    return (*head, record.speaker, record.session_id, to_micros(record.at), record.attributes)
 
 
 def _by_id(hits: tuple[Hit, ...]) -> dict[str, Hit]:
