@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, chain, count, groupby, pairwise
 from math import log
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
@@ -45,7 +45,8 @@ Small runs keep writes cheap, large ones searches.
 """
 
 ENTRIES = np.dtype([("number", "<u4"), ("times", "<u2"), ("length", "<u2")])
-MOST = 2**16 - 1
+_TIMES_BITS = 16
+MOST = 2**_TIMES_BITS - 1
 """What an entry can count to: a term or a text with more counts as this."""
 _TOGETHER = 2**18
 """How many bytes of entries are computed at once: few terms at a time are slow, and so is what no cache holds."""
@@ -245,8 +246,8 @@ FIRST = 1
 BEHIND = 2
 
 
-_SPARSE = 10
-"""Numbers are sorted where they are fewer than one in so many."""
+_SPARSE = 5
+"""Keys are sorted where they are fewer than one in so many."""
 
 
 class TurnOrder:
@@ -323,36 +324,56 @@ class TurnOrder:
             found.append([place for place in places if place >= 0] if self._is_linked[number] else [])
         return found
 
-    def entries(self, own: bytes, head: bytes, size: int) -> bytes:
-        """The entries of a term around `size` numbers, made from those of their own texts and of the heads of texts."""
-        texts, heads = np.frombuffer(own, ENTRIES), np.frombuffer(head, ENTRIES)
-        check_largest(texts["number"], len(self))
-        check_largest(heads["number"], len(self))
-        quoted = texts[~self._is_long[texts["number"]]]
-        quoted = np.concatenate([quoted, heads]) if len(heads) else quoted
-        places = self._near[quoted["number"]]
-        times = np.broadcast_to(quoted["times"][:, np.newaxis], places.shape)
-        is_there = places >= 0
-        numbers, times = _summed(
-            np.concatenate([texts["number"], places[is_there]]),
-            np.concatenate([texts["times"], times[is_there]]),
-            len(self),
+    def entries(self, held: Sequence[tuple[bytes, bytes]], size: int) -> list[bytes]:
+        """The entries of terms around `size` numbers, made from those of their own texts and of the heads of texts."""
+        ends = accumulate(len(own) + len(head) for own, head in held)
+        groups = groupby(zip(held, ends, strict=True), key=lambda pair: pair[1] // _TOGETHER)
+        return [data for _, group in groups for data in self._entries([each for each, _ in group], size)]
+
+    def _entries(self, held: Sequence[tuple[bytes, bytes]], size: int) -> Iterator[bytes]:
+        # One whole number for each posting: its term, then its number. The first place of a term is that of no number.
+        width = len(self) + 1
+        starts = np.arange(len(held) + 1) * width
+        keys, times = _by_term([own for own, _ in held], starts, len(self))
+        heads, head_times = _by_term([head for _, head in held], starts, len(self))
+        # Of a long text, neighbours quote the head.
+        is_short = ~self._is_long[(keys - 1) % width]
+        quoted = np.concatenate([keys[is_short], heads])
+        quoted_times = np.concatenate([times[is_short], head_times])
+        numbers = (quoted - 1) % width
+        near = self._near[numbers] + (quoted - numbers)[:, np.newaxis]
+        keys, times = _summed(
+            np.concatenate([keys, near.ravel()]),
+            np.concatenate([times, np.repeat(quoted_times, near.shape[1])]),
+            starts[-1],
         )
-        found = np.empty(len(numbers), ENTRIES)
-        found["number"], found["times"] = numbers, np.minimum(times, MOST)
-        found["length"] = np.minimum(self._around[numbers], MOST)
-        return found[self._is_linked[numbers] & (numbers < size)].tobytes()
+        bounds = np.searchsorted(keys, starts)
+        numbers = keys - np.repeat(starts[:-1] + 1, np.diff(bounds))
+        is_shown = (numbers >= 0) & (numbers < size) & self._is_linked[numbers]
+        found = np.empty(np.count_nonzero(is_shown), ENTRIES)
+        found["number"], found["times"] = numbers[is_shown], np.minimum(times[is_shown], MOST)
+        found["length"] = np.minimum(self._around[found["number"]], MOST)
+        return _cut(found, np.concatenate([[0], np.cumsum(is_shown)])[bounds[:-1]])
 
 
-def _summed(numbers: NDArray[Any], times: NDArray[Any], size: int) -> tuple[Numbers, NDArray[Any]]:
-    """Each number below `size` that occurs, in order, and the sum of its times."""
-    if len(numbers) * _SPARSE >= size:  # a place for each number is cheaper than sorting them
-        sums = np.bincount(numbers, times, minlength=size)
+def _by_term(held: Sequence[bytes], starts: Numbers, size: int) -> tuple[Numbers, NDArray[Any]]:
+    """The entries of several terms: the key of each, given where those of each term start, and how often."""
+    entries = np.frombuffer(b"".join(held), ENTRIES)
+    check_largest(entries["number"], size)
+    of_term = np.repeat(starts[:-1] + 1, [len(data) // ENTRIES.itemsize for data in held])
+    return of_term + entries["number"], entries["times"].astype(np.int64)
+
+
+def _summed(keys: Numbers, times: NDArray[Any], size: int) -> tuple[Numbers, NDArray[Any]]:
+    """Each key below `size` that occurs, in order, and the sum of its times."""
+    if len(keys) * _SPARSE >= size:  # a place for each key is cheaper than sorting them
+        sums = np.bincount(keys, times, minlength=size)
         found = np.flatnonzero(sums)
         return found, sums[found]
     # One whole number for each: which, then how often. Sorted, equal ones lie together.
-    both = np.sort(numbers.astype(np.int64) << 32 | times.astype(np.int64))
-    found = both >> 32
+    # They are nearly in order, which a stable sort makes use of.
+    both = np.sort(keys << _TIMES_BITS | times, kind="stable")
+    found = both >> _TIMES_BITS
     starts = np.flatnonzero(np.diff(found, prepend=-1))
     return found[starts], np.add.reduceat(both & MOST, starts) if len(starts) else starts
 
@@ -445,8 +466,10 @@ def why_of(best: Sequence[int], parts: Sequence[PostingPart], size: int) -> dict
 
 def by_score(scores: NDArray[np.floating[Any]], size: int) -> Iterator[NDArray[np.int64]]:
     """The places of falling scores, in groups; equal scores are never parted, so that ids can decide between them."""
+    # Mostly the first group is enough, or a few more are; where very few fit, groups must grow.
     places: NDArray[np.int64] | None = None
-    while len(scores) > size:
+    sizes = chain([size], (max(1, size // 4) * 4**times for times in count()))
+    while len(scores) > (size := next(sizes)):
         # The best of many blocks are quicker to order than all, and `size` blocks that reach a score hold as many hits.
         block = max(1, len(scores) // (8 * size))
         highest = np.maximum.reduceat(scores, np.arange(0, len(scores), block))
@@ -455,7 +478,6 @@ def by_score(scores: NDArray[np.floating[Any]], size: int) -> Iterator[NDArray[n
         yield top if places is None else places[top]
         rest = np.flatnonzero(~is_top)
         places, scores = rest if places is None else places[rest], scores[rest]
-        size *= 4
     if len(scores):
         yield np.arange(len(scores)) if places is None else places
 

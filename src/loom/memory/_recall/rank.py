@@ -195,11 +195,9 @@ def rank(
         (_weight(name, columns, roles, hints.trust), _weight(name, columns, people, hints.trust)) for name in columns
     ]
     pairs += [(roles.get(name, 0.0), people.get(name, 0.0)) for name in priors]
-    weighs: _Column = np.array(pairs).T[..., np.newaxis]
+    ours, theirs = (np.array([[pair[of]] for pair in pairs]) for of in (0, 1))
     with_roles = np.array([role is not None for role in candidates.roles], bool)
-    raw: _Column = np.vstack([measured, *priors.values()])
-    weigh: _Column = np.where(with_roles, weighs[0], weighs[1])
-    added: _Column = raw * weigh
+    added = np.vstack([measured, *priors.values()]) * np.where(with_roles, ours, theirs)
     is_used = [any(pair) for pair in pairs[: len(columns)]] + [True] * len(priors)
     parts = {name: part for name, part, used in zip((*columns, *priors), added, is_used, strict=True) if used}
     return Ranking(candidates, parts, added.sum(axis=0))
