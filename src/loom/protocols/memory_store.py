@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from loom.core.checks import as_utc, check_id, check_text
 from loom.core.filter import Filter
@@ -222,6 +222,26 @@ class ColumnSearch(Protocol):
 
     async def search_columns(self, scope: Scope, query: Query, *, near: int) -> HitColumns:
         """The hits of search_hybrid(), not read."""
+        ...
+
+
+class Together(NamedTuple):
+    """Several reads of one moment: the epoch of a user, and the records that fit each filter, by id."""
+
+    epoch: str
+    lists: Sequence[Sequence[Record]]
+
+
+@runtime_checkable
+class ReadsTogether(Protocol):
+    """A store that answers several reads from one moment of its data.
+
+    Law: it returns what epoch() and then list(), for each filter, would return if nothing was written meanwhile; all
+    records that fit, not a page of them.
+    """
+
+    async def read_together(self, scope: Scope, *wheres: Filter) -> Together:
+        """The epoch of the scope's user, and the records that fit each filter."""
         ...
 
 

@@ -49,7 +49,7 @@ from loom.memory._recall.search import (
     search_hybrid,
     without_questions,
 )
-from loom.memory._shared import ARE_CURRENT, POSITION, EmbedderBinding, every, is_candidate
+from loom.memory._shared import ARE_CURRENT, POSITION, EmbedderBinding, is_candidate
 from loom.memory._upkeep.summaries import ARE_EPISODES, is_summary
 from loom.memory.config import MemoryLayerConfig
 from loom.memory.results import Recalled
@@ -619,16 +619,21 @@ def _as_candidates(hits: HitColumns, *, is_statement: bool = False) -> Candidate
 # Working memory: the recent turns of a user in other conversations.
 
 
-async def recent(store: MemoryStore, scope: Scope, layer: MemoryLayerConfig, *, now: datetime) -> tuple[Episode, ...]:
-    """The records of a user in L1, without those of the conversation in `scope`, oldest first.
+def are_recent(scope: Scope, layer: MemoryLayerConfig, *, now: datetime) -> Filter:
+    """The filter for the records of a user in L1, without those of the conversation in `scope`.
 
-    Capacity and retention of L1 apply, even if the jobs that enforce them have not run.
+    The retention of L1 applies, even if the jobs that enforce it have not run.
     """
     wanted: list[Filter] = [Eq("kind", "episode"), Eq("layer", int(Layer.L1)), Eq("archived_at", None)]
     if layer.retention_hours is not None:
         wanted.append(Range("recorded_at", low=now - timedelta(hours=layer.retention_hours)))
     if scope.session_id is not None:
         wanted.append(Not(Eq("session_id", scope.session_id)))
-    found = [record async for record in every(store, scope.for_user(), And(*wanted)) if isinstance(record, Episode)]
-    found.sort(key=lambda episode: (episode.at, episode.recorded_at, episode.id))
-    return tuple(found if layer.capacity is None else found[-layer.capacity :])
+    return And(*wanted)
+
+
+def latest_turns(found: Iterable[Record], layer: MemoryLayerConfig) -> tuple[Episode, ...]:
+    """The newest records of L1, as many as fit into it, oldest first."""
+    turns = [record for record in found if isinstance(record, Episode)]
+    turns.sort(key=lambda episode: (episode.at, episode.recorded_at, episode.id))
+    return tuple(turns if layer.capacity is None else turns[-layer.capacity :])

@@ -32,6 +32,7 @@ from loom.protocols.memory_store import (
     Lease,
     Query,
     SearchKeys,
+    Together,
 )
 from loom.stores import base
 from loom.stores._record_table import Keys
@@ -355,6 +356,19 @@ class SqliteStore(BaseMemoryStore):
             scope, lambda db, user: records.select(db, user, scope, where=where, after=after, limit=limit), []
         )
         return self._touches.shown_on(scope, found)
+
+    async def read_together(self, scope: Scope, *wheres: Filter) -> Together:
+        """The epoch of the scope's user, and the records that fit each filter."""
+        if any(map(self._touches.asked_for_by, wheres)):
+            await self._commit(self._touches.write)
+
+        def read(db: Database) -> Together:
+            user = find_user(db, scope)
+            found = [[] if user is None else records.select(db, user, scope, where=where) for where in wheres]
+            return Together(epoch_of(db, scope), found)
+
+        epoch, lists = await self._view(read)
+        return Together(epoch, [self._touches.shown_on(scope, found) for found in lists])
 
     async def _count(self, scope: Scope, where: Filter | None) -> int:
         if self._touches.asked_for_by(where):
