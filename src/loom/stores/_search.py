@@ -11,7 +11,6 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import accumulate, chain, count, groupby, pairwise
 from math import log
 from operator import itemgetter
@@ -29,6 +28,7 @@ from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import MemoryStore, PrimaryStore, Query
 from loom.protocols.vector_store import VectorHit
 from loom.stores._record_table import DENSE
+from loom.stores._sketches import Float32s, SketchWords, estimated_cosines, sketched
 from loom.stores.base import DamagedData, compare
 from loom.text.words import terms
 
@@ -483,14 +483,7 @@ def by_score(scores: NDArray[np.floating[Any]], size: int) -> Iterator[NDArray[n
 
 
 # Cosines of many vectors to a query: exact while they are few, estimated by sketches when they are many.
-#
-# A sketch says on which side of 768 fixed planes a vector lies, in 96 bytes. Two vectors at an angle of `a` lie on
-# different sides of a share `a / pi` of all planes, so the bits that differ tell the cosine, give or take a few
-# hundredths: enough to choose candidates, whose vectors are then compared exactly. The planes do not depend on what is
-# stored, so that a sketch is made once, with its vector, and stored beside it.
 
-Float32s: TypeAlias = NDArray[np.float32]
-SketchWords: TypeAlias = NDArray[np.uint64]
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 EXACT_NUMBERS = 2**25
@@ -499,10 +492,6 @@ READ_AT_ONCE = 2**21
 """Of more numbers than this (8,192 vectors of 256), which take tens of milliseconds to read, stored sketches are read
 first; the vectors follow, a quarter of it at each search, until all of them are compared."""
 
-_BITS = 768
-SKETCH_WORDS = _BITS // 64
-_BLOCK = 4096
-_COSINES = np.cos(np.pi * np.arange(_BITS + 1) / _BITS).astype(np.float32)
 _DIGITS = 6
 
 
@@ -569,7 +558,7 @@ class Vectors:
             matrix = self._matrix[: self._count]
             return lambda query: cosines(matrix, query)
         sketches = self._sketches[:, : self._count]
-        return lambda query: _COSINES[_differing(sketches, query)]
+        return lambda query: estimated_cosines(sketches, query)
 
 
 def unit(vector: Vector, what: str) -> NDArray[np.float64]:
@@ -614,50 +603,6 @@ def _roomy(array: NDArray[_Scalar], needed: int, *, axis: int) -> NDArray[_Scala
     wider = np.zeros(shape, array.dtype)  # what is not used yet takes no memory
     wider[tuple(map(slice, array.shape))] = array
     return wider
-
-
-def _differing(sketches: SketchWords, query: Float32s) -> NDArray[np.uint16]:
-    """In how many bits each sketch differs from that of the query."""
-    differing = np.zeros(sketches.shape[1], np.uint16)
-    asked = _packed(np.vecdot(_planes(len(query)), query)[np.newaxis])
-    for words, word in zip(sketches, asked[:, 0], strict=True):
-        differing += np.bitwise_count(words ^ word)
-    return differing
-
-
-def sketched(matrix: Float32s) -> SketchWords:
-    """The sketch of each row, as a column of words."""
-    planes = _planes(matrix.shape[1])
-    # Not a product of matrices: that would start threads, which spin while the machine is busy.
-    blocks = (matrix[first : first + _BLOCK] for first in range(0, len(matrix), _BLOCK))
-    parts = [_packed(np.vecdot(block[:, np.newaxis], planes)) for block in blocks]
-    return np.concatenate([np.zeros((SKETCH_WORDS, 0), np.uint64), *parts], axis=1)
-
-
-def _packed(products: Float32s) -> SketchWords:
-    return np.packbits(products > 0, axis=1).view(np.uint64).T
-
-
-@lru_cache(maxsize=4)
-def _planes(dimension: int) -> Float32s:
-    """The normals of the planes, always the same: as many as can be at right angles, then others, turned at random.
-
-    At right angles they tell more than if each were drawn by itself. Sketches are stored, so that other planes would be
-    another format of files.
-    """
-    chance = np.random.RandomState(0)
-    shape = (min(dimension, _BITS), dimension)
-    turned = [_orthogonal(chance.standard_normal(shape)) for _ in range(-(-_BITS // dimension))]
-    return np.concatenate(turned)[:_BITS].astype(np.float32)
-
-
-def _orthogonal(matrix: Floats) -> Floats:
-    """The rows, each turned to a right angle with all before it; without threads, and the same on every machine."""
-    for place, row in enumerate(matrix):
-        unit = row / np.sqrt(np.vecdot(row, row))
-        turned = unit - np.einsum("k,kj->j", np.vecdot(matrix[:place], unit), matrix[:place])
-        matrix[place] = turned / np.sqrt(np.vecdot(turned, turned))
-    return matrix
 
 
 # Hybrid search: words from the primary store, vectors from the index, as one list or as two.

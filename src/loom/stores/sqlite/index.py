@@ -30,12 +30,9 @@ from loom.stores._search import (
     MOST,
     OWN,
     READ_AT_ONCE,
-    SKETCH_WORDS,
-    Float32s,
     Numbers,
     Place,
     PostingPart,
-    SketchWords,
     TextChange,
     TurnOrder,
     Vectors,
@@ -44,9 +41,9 @@ from loom.stores._search import (
     joined_run,
     parts_of,
     runs_of,
-    sketched,
     without,
 )
+from loom.stores._sketches import SKETCH_WORDS, Float32s, SketchWords, sketched
 from loom.stores.base import Bound, DamagedData, check_bound, reading
 from loom.stores.sqlite.connection import (
     SELECTED,

@@ -28,6 +28,7 @@ from loom.protocols.memory_store import (
     PrimaryStore,
     Prunes,
     Query,
+    ReadsTogether,
     Reembeds,
     SearchKeys,
     Store,
@@ -336,6 +337,10 @@ _WORDS = ("tea", "zeppelin", "harbour", "piano", "green", "walk", "seven", "lett
 _ALL = 1000
 
 
+class _TogetherStore(Store, ReadsTogether, Protocol):
+    """A store that keeps jobs, and answers several reads from one moment."""
+
+
 class _BothStore(MemoryStore, KeepsKeys, KeepsVectors, HybridSearch, Protocol):
     """A memory store with native hybrid search."""
 
@@ -575,6 +580,18 @@ _OTHER_CHANGES: dict[str, _Change] = {
 @needs(KeepsJobs)
 class EpochLaws:
     """The laws of a read, a computation and a write that depends on both."""
+
+    @needs(ReadsTogether)
+    async def test_reads_of_one_moment_are_those_of_single_calls(self, store: _TogetherStore) -> None:
+        """All records that fit each filter, of one user, and the epoch of that user."""
+        await _filled(store)
+        await store.put(BOB, an_episode("of bob"))
+        wheres = (Eq("kind", "episode"), Eq("kind", "fact"), Eq("id", "nothing"))
+        for scope in (ALICE, BOB):
+            found = await store.read_together(scope, *wheres)
+            assert found.epoch == await store.epoch(scope)
+            single = [await store.list(scope, where=where) for where in wheres]
+            assert [list(records) for records in found.lists] == [list(records) for records in single]
 
     @pytest.mark.parametrize("name", _REMOVALS)
     async def test_a_write_prepared_before_a_removal_is_refused(self, store: Store, name: str) -> None:
