@@ -349,9 +349,15 @@ def _signals(candidates: Candidates) -> dict[str, _Column]:
     columns: dict[str, _Column] = {}
     for name in (*_LEXICAL, "dense", "dense.around"):
         column = candidates.signals.get(name)
-        if column is None or (is_missing := np.isnan(column)).all():
+        if column is None:
             continue
-        columns[name] = np.where(is_missing, 0.0 if name in _LEXICAL else np.nanmin(column), column)
+        is_missing = np.isnan(column)
+        if is_missing.any():
+            known = column[~is_missing]
+            if not len(known):
+                continue
+            column = np.where(is_missing, 0.0 if name in _LEXICAL else known.min(), column)
+        columns[name] = column
     sessions, count = _session_codes(candidates.sessions)
     if "dense" in columns and "dense.around" not in columns:
         columns["dense.around"] = _around(candidates.positions, columns["dense"], sessions)
@@ -435,7 +441,7 @@ def _priors(candidates: Candidates, hints: QuestionHints) -> dict[str, _Column]:
     priors = {
         "asks": np.array(candidates.asks, np.float64),
         "user": np.array([role == "user" for role in candidates.roles], np.float64),
-        "covers": np.zeros(len(candidates.ids)) if covers is None else np.nan_to_num(covers),
+        "covers": np.zeros(len(candidates.ids)) if covers is None else np.where(np.isnan(covers), 0.0, covers),
     }
     if len(hints.speakers) == 1:  # if two are named, either may be the speaker
         priors["speaker"] = np.array([speaker in hints.speakers for speaker in candidates.speakers], np.float64)

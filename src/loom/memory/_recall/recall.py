@@ -119,15 +119,15 @@ def pack(pieces: Iterable[PackItem], *, budget: int | None = None, limit: int | 
     texts: dict[str, str] = {}
     used = 0
     for piece in pieces if limit != 0 else ():
-        roots = piece.sources or (piece.id,)
-        if by := texts.get(_folded(piece.text)) or _covering(roots, covered):
+        roots, text = piece.sources or (piece.id,), _folded(piece.text)
+        if by := texts.get(text) or _covering(roots, covered):
             left_out.append(LeftOut(piece.id, "repeats", by))
         elif budget is not None and used + piece.tokens > budget:
             left_out.append(LeftOut(piece.id, "too long"))
         else:
             kept.append(piece)
             used += piece.tokens
-            texts[_folded(piece.text)] = piece.id
+            texts[text] = piece.id
             for root in () if piece.lossy else roots:
                 covered.setdefault(root, piece.id)
             if len(kept) == limit:
@@ -536,7 +536,7 @@ def _likeliest(by_words: NDArray[np.float64] | None, count: int) -> list[int]:
     """The places of the best candidates by their own words."""
     if by_words is None:
         return list(range(min(_LIKELIEST, count)))
-    return np.argsort(-np.nan_to_num(by_words), kind="stable")[:_LIKELIEST].tolist()
+    return np.argsort(np.where(np.isnan(by_words), 0.0, -by_words), kind="stable")[:_LIKELIEST].tolist()
 
 
 def _shortened(question: str) -> tuple[str, _Notes]:

@@ -140,7 +140,9 @@ def search_columns(
     found, signals = _both(db, _request(user, scope, query, now), near, cache)
     if not found:
         return [], {}
-    total = np.nansum(list(signals.values()), axis=0)
+    total = np.zeros(len(found))
+    for column in signals.values():
+        total += np.where(np.isnan(column), 0.0, column)
     with reading("the id of a record"):
         # In the order of rank_key(); no two have one id, so that places are never compared.
         order = [place for *_, place in sorted(zip((-total).tolist(), map(_ID, found), range(len(found)), strict=True))]
