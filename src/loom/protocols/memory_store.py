@@ -195,7 +195,8 @@ class HitColumns:
 
     Ranking looks at hundreds of hits and returns a few: no record is made before `read` is called with its place. A
     fact has no speaker, session or time. Times are whole microseconds, see `loom.core.clock.to_micros`. The array of a
-    signal has NaN where the signal did not find the record.
+    signal has NaN where the signal did not find the record. `held` is how many records the scope has, where the store
+    knows that without counting.
     """
 
     ids: Sequence[str]
@@ -208,6 +209,7 @@ class HitColumns:
     attributes: Sequence[Mapping[str, Scalar]]
     signals: Mapping[str, NDArray[np.float64]]
     read: Callable[[int], Record]
+    held: int | None = None
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -245,7 +245,9 @@ class Recall:
         pack_hits = partial(self._pack, ranked, records, passages, stems=stems, limit=limit, budget=budget)
         hits, used, unfit = await off_loop(_packing_cost(ranked, records, limit), pack_hits)
         problems, absent = (*cut, *notes, *failed), _by_meaning_alone(found.signals, hits)
-        searched = None if hits and confidence >= UNLIKELY else await self._store.count(scope)
+        searched = None
+        if not hits or confidence < UNLIKELY:
+            searched = await self._store.count(scope) if found.held is None else found.held
         if searched is not None and not (unfit and not hits):
             rest = "; the nearest are returned" if hits else "; min_confidence left out the nearest"
             chosen = fits if layers is not None or where is not None else None

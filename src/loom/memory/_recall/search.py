@@ -94,6 +94,7 @@ def chosen(hits: HitColumns, places: Sequence[int]) -> HitColumns:
         attributes=[hits.attributes[place] for place in places],
         signals=signals,
         read=lambda place: hits.read(places[place]),
+        held=hits.held,
     )
 
 

@@ -315,24 +315,25 @@ class SqliteStore(BaseMemoryStore):
         base.check_hybrid(query, near)
         now = self._clock.now()
 
-        def find(db: Database, user: int) -> tuple[list[Row], HitColumns]:
+        def find(db: Database, user: int) -> tuple[list[Row], HitColumns, int | None]:
             index.check_binding(db, self._bound_here)
             found, signals = search.search_columns(db, user, scope, query, near=near, now=now, cache=self._cache)
             for row in found:
                 if row[CHECKSUM] is None:  # an older Loom wrote it: only its types can be checked
                     from_row(row)
-            return found, hit_columns(found, signals, lambda place: from_row(found[place]))
+            held = None if scope.session_id else records.count(db, user, scope, None)
+            return found, hit_columns(found, signals, lambda place: from_row(found[place])), held
 
         if self._touches.asked_for_by(query.where):
             await self._commit(self._touches.write)
-        found, columns = await self._view(_of_user(scope, find, ([], NO_HITS)))
+        found, columns, held = await self._view(_of_user(scope, find, ([], NO_HITS, 0)))
         touches = self._touches.of(scope)
 
         def read(place: int) -> Record:
             with translate_errors(self._file.path):
                 return _touched(from_row(found[place]), touches)
 
-        return replace(columns, read=read)
+        return replace(columns, read=read, held=held)
 
     async def search_beside(self, scope: Scope, query: Query, nearest: Mapping[str, float]) -> tuple[Hit, ...]:
         """The best by words, and those of `nearest` that the query may show, each with its cosine."""
