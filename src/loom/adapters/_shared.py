@@ -11,7 +11,6 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from loom.core.clock import SystemClock
 from loom.core.scope import RunContext, Scope, within_run
 from loom.core.threads import Portal, renew_lock_after_fork
 from loom.engine.open import open_checkpoints, open_memory
@@ -150,7 +149,7 @@ class Turns:
         self._config = SessionConfig(recall_limit=limit, recall_budget=budget, standing_budget=standing_budget)
 
     def _of(self, memory: Memory, user_id: str, session_id: str) -> SessionMemory:
-        return SessionMemory(memory, Scope(memory.namespace, user_id, session_id), self._config, SystemClock())
+        return SessionMemory(memory, Scope(memory.namespace, user_id, session_id), self._config)
 
     async def view(self, text: str, *, user_id: str, session_id: str, shown: Collection[str] = ()) -> MemoryView:
         """What to show for a message. `shown` are the keys of the turns that the model sees anyway."""
