@@ -179,16 +179,8 @@ return found
 LIST = _reads("""
 -- ARGV: now, how many (-1 for all), the node before which they were saved ('' for any), the attributes that they have
 -- as JSON ('' for any), one session, or none for all. Returns checkpoints, last saved first.
-local limit, before, nodes = tonumber(ARGV[2]), ARGV[3], {}
+local limit, before, found = tonumber(ARGV[2]), ARGV[3], {}
 local attributes = ARGV[4] ~= '' and cjson.decode(ARGV[4])
-local is_plain = before == '' and not attributes
-for _, session in ipairs(ARGV[5] and {ARGV[5]} or redis.call('ZRANGE', sessions, 0, -1)) do
-  for _, text in ipairs(saved(session, 0, is_plain and limit or -1)) do
-    local node = string.sub(text, 65, 80)
-    if before == '' or node < before then nodes[#nodes + 1] = node end
-  end
-end
-table.sort(nodes, function(one, other) return one > other end)
 
 local function has_all(checkpoint)
   if not attributes then return true end
@@ -199,11 +191,32 @@ local function has_all(checkpoint)
   return true
 end
 
-local found = {}
-for _, node in ipairs(nodes) do
-  if #found == limit then break end
+local function take(node)
+  if before ~= '' and node >= before then return end
   local checkpoint = redis.call('HGET', data, node)
   if has_all(checkpoint) then found[#found + 1] = checkpoint end
+end
+
+-- Of one session no more is read than is asked for, some at a time.
+if ARGV[5] then
+  local from, texts = 0, saved(ARGV[5], 0, 100)
+  while #texts > 0 and #found ~= limit do
+    for _, text in ipairs(texts) do
+      if #found ~= limit then take(string.sub(text, 65, 80)) end
+    end
+    from = from + #texts
+    texts = saved(ARGV[5], from, 100)
+  end
+  return found
+end
+
+local nodes = {}
+for _, session in ipairs(redis.call('ZRANGE', sessions, 0, -1)) do
+  for _, text in ipairs(saved(session, 0, -1)) do nodes[#nodes + 1] = string.sub(text, 65, 80) end
+end
+table.sort(nodes, function(one, other) return one > other end)
+for _, node in ipairs(nodes) do
+  if #found ~= limit then take(node) end
 end
 return found
 """)
