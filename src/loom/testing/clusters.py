@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import signal
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -52,6 +53,18 @@ class ClusterServer(RedisServer):
         """End the server in good order."""
         self.is_running = False
         super().stop()
+
+    def freeze(self) -> None:
+        """Let the server do nothing more, while all its connections stay open; a thaw lets it go on."""
+        self._send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let a frozen server go on."""
+        self._send(signal.SIGCONT)
+
+    def _send(self, what: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(what)
 
     def ask(self, *command: str | int) -> Any:
         """Send one command to this server, over a connection of its own."""
@@ -125,14 +138,15 @@ class RedisClusterServers:
         server.is_running = False
         server.kill()
 
-    def wait_for_promotion(self, killed: ClusterServer) -> None:
-        """Wait until no server takes a killed one for a master, and all slots are served again."""
+    def wait_for_promotion(self, lost: ClusterServer) -> None:
+        """Wait until no other server takes one that is lost for a master, and all slots are served again."""
 
         def is_promoted() -> bool:
             return all(
-                not any(node.id == killed.id and node.slots for node in server.sees())
+                not any(node.id == lost.id and node.slots for node in server.sees())
                 and server.ask("CLUSTER INFO")["cluster_state"] == "ok"
                 for server in self.running
+                if server is not lost
             )
 
         self._wait(is_promoted, "promoted a replica")
@@ -146,10 +160,12 @@ class RedisClusterServers:
         )
         self.settle()
 
-    def move(self, slot: int, target: ClusterServer, *, meanwhile: Callable[[], None] | None = None) -> int:
+    def move(
+        self, slot: int, target: ClusterServer, *, page: int = 100, meanwhile: Callable[[], None] | None = None
+    ) -> int:
         """Move a slot with its keys, as `redis-cli --cluster reshard` does; returns how many keys moved.
 
-        `meanwhile` is called while the slot stands between the two servers.
+        `meanwhile` is called before and after each page of keys, while the slot stands between the two servers.
         """
         source = self.owner(slot)
         if source.id == target.id:
@@ -157,11 +173,11 @@ class RedisClusterServers:
         moved = 0
         target.ask("CLUSTER SETSLOT", slot, "IMPORTING", source.id)
         source.ask("CLUSTER SETSLOT", slot, "MIGRATING", target.id)
-        while keys := source.ask("CLUSTER GETKEYSINSLOT", slot, 100):
-            source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 60_000, "KEYS", *keys)
-            moved += len(keys)
+        while keys := source.ask("CLUSTER GETKEYSINSLOT", slot, page):
             if meanwhile is not None:
                 meanwhile()
+            source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 60_000, "KEYS", *keys)
+            moved += len(keys)
         if meanwhile is not None:
             meanwhile()
         # The new owner first: should the old one tell others before, they would have nobody to send clients to.

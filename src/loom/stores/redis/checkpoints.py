@@ -410,8 +410,13 @@ class RedisCheckpointStore(BaseCheckpointStore):
         found = await self._link.guarantees()
         return {**server_labels(found, self._names.prefix), "retention": f"sessions are kept {kept}"}
 
-    async def _step(self, scope: Scope, action: Action[T], *, writes: bool) -> T:  # noqa: ARG002 - a script is a step
-        return await action(_RedisSaves(self._link, self._names, scope, self._clock, self._ttl))
+    async def _step(self, scope: Scope, action: Action[T], *, writes: bool) -> T:
+        saves = _RedisSaves(self._link, self._names, scope, self._clock, self._ttl)
+        answer = await action(saves)
+        if writes and not saves.has_written:
+            # Nothing to write, because of what is there: that must be as safe as if it had been written now.
+            await self._link.confirm(saves.key)
+        return answer
 
     async def aclose(self) -> None:
         """Close the connections. Closing twice is allowed."""
@@ -427,6 +432,8 @@ class _RedisSaves(CheckpointPort[bytes]):
         bucket = names.bucket(scope)
         self._link, self._keys, self._scope = link, (bucket.number, *bucket.user(scope)), scope
         self._clock, self._ttl = clock, ttl
+        self.key = bucket.number
+        self.has_written = False
 
     async def find(self, session_id: str, *ids: str | None) -> list[Saved[bytes] | None]:
         found = await self._run(FIND, self._name(session_id), *map(_wanted, ids))
@@ -519,6 +526,7 @@ class _RedisSaves(CheckpointPort[bytes]):
         return await self._link.run(script, self._keys, (to_micros(self._clock.now()), *arguments))
 
     async def _change(self, script: str, *arguments: Argument) -> Any:
+        self.has_written = True
         return await self._link.change(script, self._keys, (to_micros(self._clock.now()), *arguments))
 
     def _name(self, session_id: str) -> str:

@@ -313,7 +313,8 @@ class RedisConnection:
 
     def _waiting(self, seconds: float) -> tuple[Argument, ...]:
         """The command that waits for replicas, for most of so many seconds."""
-        return (self._waits.command, *self._waits.copies, max(1, round(seconds * 1000 * _PART)))
+        left = seconds - max(_WAY_BACK, seconds / 10)
+        return (self._waits.command, *self._waits.copies, max(1, round(left * 1000)))
 
     def _check_confirmed(self, confirmed: Any, address: str) -> None:
         """Refuse to acknowledge what fewer replicas have than were asked for."""
@@ -474,8 +475,8 @@ class RedisConnection:
 
 MARK = "return redis.call('SET', KEYS[1], '', 'PX', 1)"
 """Writes something that is gone at once, for a connection that has to wait for what others wrote."""
-_PART = 0.9
-"""The part of the time that is left which replicas get to confirm: their answer still has to come back."""
+_WAY_BACK = 0.25
+"""Seconds that replicas do not get to confirm a write: the answer still has to come back in time."""
 
 
 def script_name(script: str) -> str:

@@ -14,7 +14,7 @@ from loom.core.clock import Clock
 from loom.core.filter import Filter, In
 from loom.core.record import Episode, Hit, Layer, Receipt, Record, joined
 from loom.core.scope import Scope
-from loom.errors import StoreConflict
+from loom.errors import StoreConflict, StoreError
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKeys
 from loom.stores import _search as index_search
@@ -325,10 +325,20 @@ class RedisStore(LocalSearchStore):
             [("HGET", names.embedder, BOUND) for names in (self._names, *buckets)],
         )
         behind = [(bucket, before) for bucket, before in zip(buckets, held, strict=True) if before != target]
+        failures: list[StoreError] = []
+
+        async def rebind(bucket: StoreNames, before: bytes | None) -> None:
+            try:
+                await self._rebind_in(bucket, before, target)
+            except StoreError as error:
+                failures.append(error)
+
         for start in range(0, len(behind), _AT_ONCE):
             async with anyio.create_task_group() as tasks:
                 for bucket, before in behind[start : start + _AT_ONCE]:
-                    tasks.start_soon(self._rebind_in, bucket, before, target)
+                    tasks.start_soon(rebind, bucket, before)
+            if failures:
+                raise failures[0]
 
     async def _put_vectors(self, scope: Scope, vectors: dict[str, Vector]) -> None:
         async def plan(change: Transaction) -> None:
