@@ -28,6 +28,8 @@ from tests.testing.laws import broken_laws
 pytestmark = pytest.mark.anyio
 
 KEYLESS = {"INFO", "CLUSTER", "CONFIG GET", "WAIT", "WAITAOF", "ASKING", "BGREWRITEAOF"}
+FEW = "buckets=4"
+"""Enough to keep users apart, and quickly bound to an embedder."""
 _OURS = re.compile(r"\{?test\d+:")
 
 
@@ -152,7 +154,7 @@ class TestLostAnswers(MemoryStoreSuite):
 
     @pytest.fixture
     async def store(self, clock):
-        async with aclosing(cluster_store(clock)) as store:
+        async with aclosing(cluster_store(clock, query=FEW)) as store:
             yield store
 
 
@@ -160,7 +162,7 @@ class TestLostAnswers(MemoryStoreSuite):
 class TestLostAnswersOfSessions(CheckpointStoreSuite):
     @pytest.fixture
     async def store(self, clock):
-        async with aclosing(cluster_sessions(clock)) as store:
+        async with aclosing(cluster_sessions(clock, query=FEW)) as store:
             yield store
 
 

@@ -193,6 +193,8 @@ class ClusterConnection(RedisConnection):
                 return
             if self._failure is not None and self._failure is not failure:
                 raise StoreUnavailable(str(self._failure)) from self._failure  # found out while this call waited
+            for host, port in self._seeds:
+                self._server(host, port)  # imports the driver, which takes longer than many a call
             try:
                 await self._in_time(lambda _: self._open())
             except StoreUnavailable as error:
@@ -201,8 +203,6 @@ class ClusterConnection(RedisConnection):
             self._is_ready = True
 
     async def _open(self) -> None:
-        for host, port in self._seeds:
-            self._server(host, port)
         if not self._owners:
             await self._read_slots(self._read)
         self._note(await self._ask_masters())

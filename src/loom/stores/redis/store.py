@@ -117,6 +117,10 @@ class RedisStore(LocalSearchStore):
         self._link = place.connect(durable=durable, format_key=self._names.format, timeout=timeout)
         self._retention = Retention(self._link.said.ttl if ttl is None else ttl, self._clock)
         self._near = RedisVectors(self._link, self._names, self._retention)
+        # The embedder as it was read last, and the one that all buckets are known to have followed: none of them goes
+        # back to an earlier one.
+        self._seen: Binding | None = None
+        self._followed: Binding | None = None
         self._copies = LocalCopies(self._link, self._names, self._retention, max_records=cached_records)
 
     async def _open(self) -> None:
@@ -278,7 +282,8 @@ class RedisStore(LocalSearchStore):
     async def _binding(self, bucket: StoreNames | None = None) -> Binding | None:
         """The embedder of the store. Given a bucket that another one is bound to, that is brought up to date first."""
         if bucket is None or not self._names.is_spread:
-            return Binding.unpacked(await self._link.call("HGET", self._names.embedder, BOUND))
+            self._seen = Binding.unpacked(await self._link.call("HGET", self._names.embedder, BOUND))
+            return self._seen
         while True:
             told = await self._link.calls([("HGET", key, BOUND) for key in (self._names.embedder, bucket.embedder)])
             if told[0] == told[1]:
@@ -291,7 +296,8 @@ class RedisStore(LocalSearchStore):
 
     async def _bind(self, wanted: Bound) -> None:
         await super()._bind(wanted)
-        await self._follow()
+        if self._followed != self._seen:
+            await self._follow()
         await self._near.prepare(wanted[1])
 
     async def _set_embedder(self, old: Bound | None, new: Bound) -> bool:
@@ -339,6 +345,7 @@ class RedisStore(LocalSearchStore):
                     tasks.start_soon(rebind, bucket, before)
             if failures:
                 raise failures[0]
+        self._followed = Binding.unpacked(target)
 
     async def _put_vectors(self, scope: Scope, vectors: dict[str, Vector]) -> None:
         async def plan(change: Transaction) -> None:
