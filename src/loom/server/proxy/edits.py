@@ -177,7 +177,8 @@ class RequestText:
 
     def mark(self, path: str, ttl: str | None = None) -> Edit:
         """A cache marker of Anthropic's on the block at a path such as `messages[3].content[1]` or `system`."""
-        marker = '"cache_control":{"type":"ephemeral"' + (f',"ttl":{quoted(ttl)}}}' if ttl else "}")
+        lifetime = f',"ttl":{quoted(ttl)}' if ttl and ttl != "5m" else ""  # which is what it is if not said
+        marker = f'"cache_control":{{"type":"ephemeral"{lifetime}}}'
         node = self._at(path)
         if isinstance(node.value, str):
             return Edit(node.start, node.end, f'[{{"type":"text","text":{self.text[node.start : node.end]},{marker}}}]')

@@ -37,8 +37,8 @@ from loom.server.proxy.compaction import (
     stored_compaction,
 )
 from loom.server.proxy.edits import WIRES, Edit, NotEditable, RequestText
-from loom.server.proxy.ledger import Books, Ledger, Weighed
-from loom.server.proxy.markers import marker_paths, marker_record, place_markers, without_tokens
+from loom.server.proxy.ledger import Books, Ledger, Places, Weighed
+from loom.server.proxy.markers import before_own, marker_record, place_markers, without_tokens
 from loom.server.proxy.memory import ProxyMemory, Turn, final_answer, last_turn, memory_edits, message_keys
 from loom.server.proxy.tool_results import (
     ShortResult,
@@ -128,8 +128,9 @@ class _Tried:
     text: RequestText
     chain: PrefixChain
     """What was added counts nothing in it."""
-    own: frozenset[int]
-    places: Sequence[int | None]
+    marks: Mapping[int, str]
+    """Markers that what was added needs."""
+    places: Places
     weighed: tuple[Weighed, ...]
 
 
@@ -243,14 +244,16 @@ class RequestEditor:
         direct = request.books.direct
         edits = draft.edits(request.text, request.keys)
         if not edits:
-            places = range(len(direct.blocks))
-            return _Tried(draft, request.text, direct, frozenset(), places, request.books.weigh(direct, places))
+            places = Places(range(len(direct.blocks)))
+            return _Tried(draft, request.text, direct, {}, places, request.books.weigh(direct, places))
         text = request.text.edited(edits)
         whole = self._chain(conversation, text, request.provider, request.counter, request.books.at)
         added = frozenset(json.dumps(t, ensure_ascii=False) for t in draft.added.values() if t)
         chain, own = without_tokens(whole, lambda block: block.kind == "text" and _text_in(block) in added)
-        places = _places(direct, chain, draft.compaction)
-        return _Tried(draft, text, chain, own, places, request.books.weigh(chain, places))
+        marks = before_own(chain, own, request.info.cache)
+        chain = replace(chain, marks=dict(sorted({**chain.marks, **marks}.items())))
+        places = Places(_places(direct, chain, draft.compaction), own)
+        return _Tried(draft, text, chain, marks, places, request.books.weigh(chain, places))
 
     async def _shorten(
         self, conversation: Conversation, request: _Request, now: _Tried, left_out: dict[str, str]
@@ -335,12 +338,10 @@ class RequestEditor:
         record: dict[str, JSON] = {}
         if text.wire == "messages" and request.info.cache.matching == "lookback":
             writes = self._features.markers
-            placed = place_markers(
-                chain, books, now.places, own=now.own, writes=writes, grown=self._is_new(conversation, request)
-            )
-            if placed.marks:
-                text = text.edited([text.mark(path) for path in marker_paths(chain, placed.marks)])
-                record["markers"] = marker_record(chain, placed.marks)
+            placed = place_markers(chain, books, now.places, writes=writes, grown=self._is_new(conversation, request))
+            if marks := {**now.marks, **placed.marks}:
+                text = text.edited([text.mark(chain.blocks[i].path, ttl) for i, ttl in marks.items()])
+                record["markers"] = marker_record(chain, marks)
             if writes and placed.why_not:
                 left_out["markers"] = placed.why_not
             chain = placed.chain
@@ -471,8 +472,10 @@ def _why_not_shorter(request: _Request, tried: _Tried) -> str:
     info = request.info
     least = max(info.cache.min_prefix, find_model("", info.provider).cache.min_prefix)
     if info.cache.matching in {"lookback", "exact"}:
-        first = next((i for i, j in enumerate(tried.places) if j is not None and _differs(request, tried, i, j)), None)
-        if first is not None and tried.chain.ends[tried.places[first] or 0] < least:
+        first = next(
+            (i for i, j in enumerate(tried.places.there) if j is not None and _differs(request, tried, i, j)), None
+        )
+        if first is not None and tried.chain.ends[tried.places.there[first] or 0] < least:
             return f"a prompt of under {least:,} tokens is not cached, and this one would be"
     rounding = (1 - info.cache.read) * info.cache.grid
     if info.cache.grid > 1 and (request.books.direct.tokens - tried.chain.tokens) * info.cache.read < rounding:

@@ -24,6 +24,23 @@ _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
+class Places:
+    """Where the blocks of a request are after it was changed."""
+
+    there: Sequence[int | None]
+    """Of each block; None where it is not sent any more."""
+    own: frozenset[int] = frozenset()
+    """Blocks that the proxy added, each behind the message that it is always sent with."""
+
+    def ends_of(self, place: int) -> list[int]:
+        """Where an entry may end that stands for one which ends at this block."""
+        there = self.there[place]
+        if there is None:
+            return []
+        return [there, there + 1] if there + 1 in self.own else [there]
+
+
+@dataclass(frozen=True, slots=True)
 class Weighed:
     """What one request costs without the proxy and with it, and what would have to be set aside."""
 
@@ -51,14 +68,14 @@ class Ledger:
         self._at_risk: dict[bytes, tuple[float, float]] = {}
         self._held: dict[int, float] = {}
 
-    def weigh(self, direct: PrefixChain, ours: PrefixChain, places: Sequence[int | None]) -> Weighed:
-        """Compare a request as it came with one that may be sent; `places` says where each block of it went."""
+    def weigh(self, direct: PrefixChain, ours: PrefixChain, places: Places) -> Weighed:
+        """Compare a request as it came with one that may be sent."""
         before, after = _Peek(self.direct, direct, self.rules), _Peek(self.ours, ours, self.rules)
         at_risk: dict[bytes, tuple[float, float]] = {}
         kept: set[bytes] = set()
-        for place in before.refreshed or _gone(places, self.rules):
-            node, there = direct.nodes[place], places[place]
-            if there is not None and after.expires(ours.nodes[there]) >= before.expires(node):
+        for place in before.refreshed or _gone(places.there, self.rules):
+            node = direct.nodes[place]
+            if any(after.expires(ours.nodes[there]) >= before.expires(node) for there in places.ends_of(place)):
                 kept.add(node)
             else:
                 most = max(self.rules.write.values(), default=1.0)
@@ -83,7 +100,7 @@ class Ledger:
         """The request is over."""
         self._held.pop(number, None)
 
-    def commit(self, direct: PrefixChain, ours: PrefixChain, places: Sequence[int | None]) -> Weighed:
+    def commit(self, direct: PrefixChain, ours: PrefixChain, places: Places) -> Weighed:
         """Enter a request that was answered."""
         weighed = self.weigh(direct, ours, places)
         self.saved -= weighed.extra
@@ -147,7 +164,7 @@ class Books:
     at: float
     direct: PrefixChain
 
-    def weigh(self, ours: PrefixChain, places: Sequence[int | None]) -> tuple[Weighed, ...]:
+    def weigh(self, ours: PrefixChain, places: Places) -> tuple[Weighed, ...]:
         """What may be sent beside what came, in each account."""
         return tuple(ledger.weigh(self.direct, ours, places) for ledger in self.ledgers)
 

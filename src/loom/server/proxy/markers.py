@@ -7,7 +7,7 @@ which are bought from what the conversation has saved already. Of these the deep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from loom.catalog import CacheRules
 from loom.context.cache.simulate import markable, marked, own_breakpoint, reach
 from loom.core.window import Block, PrefixChain
 from loom.errors import UsageError
-from loom.server.proxy.ledger import Books, Weighed
+from loom.server.proxy.ledger import Books, Places, Weighed
 
 _TTL: Final = "5m"
 _MARKED: Final = frozenset({"text", "image", "document", "tool_result"})
@@ -35,43 +35,38 @@ class Marked:
     """Why none was placed that writes."""
 
 
-def place_markers(
-    chain: PrefixChain, books: Books, places: Sequence[int | None], *, own: frozenset[int], writes: bool, grown: str
-) -> Marked:
+def place_markers(chain: PrefixChain, books: Books, places: Places, *, writes: bool, grown: str) -> Marked:
     """The best markers that the law allows beside those of the program.
 
     Args:
         chain: the request as it would be sent.
         books: the accounts.
         places: where each block of the request as it came is now.
-        own: positions of blocks that the proxy added; what changes with a request is not marked.
         writes: whether new entries may be written; otherwise only what is there is read.
         grown: why the conversation is not one that is known to go on; empty where it is.
     """
     rules = books.ledgers[0].rules
     best = Marked({}, chain, books.weigh(chain, places))
     tries = _Tries(chain, books, places, rules)
-    free = next((one for i in tries.found() if (one := tries.weigh({i: _TTL})) and one.pays(best)), None)
-    if free is not None and books.allows(free.weighed):
+    found = tries.found()
+    free = tries.weigh({found: _TTL}) if found is not None else None
+    if free is not None and free.pays(best) and books.allows(free.weighed):
         best = free.plain()
     if not writes:
         return best
-    if best.why_not or tries.slots <= len(best.marks):
+    if tries.slots <= len(best.marks):
         return replace(best, why_not="all markers that the provider takes are used")
     last = max([*marked(best.chain, rules), -1])
-    ends = [i for i in _ends(chain, own) if i > last]
-    if not ends:
-        return replace(best, why_not="")  # the program marks the end itself
-    if grown:
-        return replace(best, why_not=grown)
+    ends = [i for i in _ends(chain, places.own) if i > last]
+    if not ends or grown:
+        return replace(best, why_not=grown if ends else "")  # without an end, the program marks it itself
+    why_not = "the prompt is shorter than what is cached"
     for i in ends[:_TRIED]:
-        tried = tries.weigh({**best.marks, i: _TTL})
-        if tried is None or chain.ends[i] < rules.min_prefix:
-            continue
-        if books.allows(tried.weighed):
+        tried = tries.weigh({**best.marks, i: _TTL}) if chain.ends[i] >= rules.min_prefix else None
+        if tried is not None and books.allows(tried.weighed):
             return tried.plain()
-        best = best if best.why_not else replace(best, why_not=books.why_not(tried.weighed))
-    return best if best.why_not else replace(best, why_not="the prompt is shorter than what is cached")
+        why_not = books.why_not(tried.weighed) if tried is not None else why_not
+    return replace(best, why_not=why_not)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +86,7 @@ class _Tried:
 class _Tries:
     """Markers that may be added to one request."""
 
-    def __init__(self, chain: PrefixChain, books: Books, places: Sequence[int | None], rules: CacheRules) -> None:
+    def __init__(self, chain: PrefixChain, books: Books, places: Places, rules: CacheRules) -> None:
         self._chain, self._books, self._places, self._rules = chain, books, places, rules
         automatic = own_breakpoint(chain, rules) is not None
         self.slots = rules.max_markers - len(chain.marks) - automatic
@@ -108,16 +103,15 @@ class _Tries:
         except UsageError:
             return None
 
-    def found(self) -> Iterator[int]:
-        """Positions of entries that no marker of the program reaches, deepest first."""
+    def found(self) -> int | None:
+        """The position of the deepest entry, if no marker of the program reaches it."""
         if self.slots <= 0:
-            return
+            return None
         reached = reach(self._chain, self._rules)
         for i in range(len(self._chain.nodes) - 1, -1, -1):
-            live = all(ledger.is_live(self._chain.nodes[i], self._books.at) for ledger in self._books.ledgers)
-            if live and i not in reached and markable(self._chain.blocks[i], self._rules):
-                yield i
-                return
+            if all(ledger.is_live(self._chain.nodes[i], self._books.at) for ledger in self._books.ledgers):
+                return None if i in reached or not markable(self._chain.blocks[i], self._rules) else i
+        return None
 
 
 def _ends(chain: PrefixChain, own: frozenset[int]) -> list[int]:
@@ -133,9 +127,16 @@ def _ends(chain: PrefixChain, own: frozenset[int]) -> list[int]:
     return found
 
 
-def marker_paths(chain: PrefixChain, marks: Iterable[int]) -> list[str]:
-    """The paths of the marked blocks in the body."""
-    return [chain.blocks[i].path for i in marks]
+def before_own(chain: PrefixChain, own: frozenset[int], rules: CacheRules) -> dict[int, str]:
+    """A marker before what was added, where the provider would place its own behind it.
+
+    So the entry ends where the program's own text does, as it would without the proxy.
+    """
+    last = own_breakpoint(chain, rules)
+    is_room = len(chain.marks) + 1 < rules.max_markers
+    if last is None or last not in own or rules.matching != "lookback" or not is_room or last - 1 in chain.marks:
+        return {}
+    return {last - 1: chain.automatic or _TTL}
 
 
 def without_tokens(chain: PrefixChain, is_own: Callable[[Block], bool]) -> tuple[PrefixChain, frozenset[int]]:
