@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import accumulate
-from random import Random
 from typing import Any
 
 import anyio
 
-from benchmarks.proxy_traces import Sent, agent_trace, random_trace, words
-from loom import Scope, open_checkpoints, open_memory
+from benchmarks.proxy_traces import Sent
+from loom import Scope, open_checkpoints
 from loom.catalog import find_model
 from loom.context.cache.simulate import Simulation, replay
 from loom.core.window import PrefixChain
 from loom.server.proxy import Features
-from loom.server.proxy.features import Prepared, RequestEditor
+from loom.server.proxy.features import Arrived, Prepared, RequestEditor
 from loom.server.proxy.markers import without_tokens
 from loom.testing import FakeClock
 from loom.text.tokens import counter_for
@@ -55,7 +53,7 @@ async def pass_on(trace: Sequence[Sent], features: Features, **options: Any) -> 
     for one in trace:
         at = datetime.fromtimestamp(one.at, UTC)
         scope = Scope("default", "ann", one.session)
-        prepared = await editor.prepare(scope, one.upstream, one.path, one.body, at)
+        prepared = await editor.prepare(Arrived(scope, one.upstream, one.path, one.body, at))
         prepared.commit(one.is_answered)
         found.append(Passed(one, prepared))
     return found

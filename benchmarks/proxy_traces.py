@@ -13,11 +13,59 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-WORDS = (
-    "the file module test build cache request path value token index shape order result table column session "
-    "user name date total count returns opens closes reads writes passes checks moves keeps finds sends takes "
-    "north south river light paper green seven early small first second later often under over while because"
-).split()
+WORDS = [
+    "the",
+    "file",
+    "module",
+    "test",
+    "build",
+    "cache",
+    "request",
+    "path",
+    "value",
+    "token",
+    "index",
+    "shape",
+    "order",
+    "result",
+    "table",
+    "column",
+    "session",
+    "user",
+    "name",
+    "date",
+    "total",
+    "count",
+    "returns",
+    "opens",
+    "closes",
+    "reads",
+    "writes",
+    "passes",
+    "checks",
+    "moves",
+    "keeps",
+    "finds",
+    "sends",
+    "takes",
+    "north",
+    "south",
+    "river",
+    "light",
+    "paper",
+    "green",
+    "seven",
+    "early",
+    "small",
+    "first",
+    "second",
+    "later",
+    "often",
+    "under",
+    "over",
+    "while",
+    "because",
+]
 CLAUDE = ("claude-sonnet-5", "claude-sonnet-5", "claude-haiku-4-5", "claude-fable-5-1", "claude-opus-4-8")
 STYLES = ("none", "none", "system", "tail", "both", "both", "two", "automatic", "hour", "four", "some")
 

@@ -36,8 +36,9 @@ try:
 except ImportError as error:
     raise MissingExtra("loom proxy", "server") from error
 
-from loom.server.proxy.features import Features, RequestEditor, read_result
+from loom.server.proxy.features import Arrived, Features, RequestEditor, read_result
 from loom.server.proxy.journal import Call, ProxyJournal, session_of_body
+from loom.server.proxy.tool_results import READ, how_to_read
 
 _log = logging.getLogger(__name__)
 
@@ -184,6 +185,12 @@ class _Doorman:
             raise Refusal(403, "forbidden", "this token does not allow that", "use one with the right, for this user")
         return owner
 
+    def how_to_read(self, headers: Mapping[bytes, bytes], owner: Owner) -> str:
+        """The command that reads a stored result: of this proxy, unless that would need the token in it."""
+        if self._token(headers) is not ANYBODY:
+            return READ
+        return how_to_read(headers.get(b"host", b"").decode("latin-1"), owner.user_id, _DEFAULT_USER)
+
     def _token(self, headers: Mapping[bytes, bytes]) -> Token:
         if self._tokens is None or (not self._needs_token and not self._tokens.tokens()):
             return ANYBODY
@@ -234,7 +241,8 @@ class _Door:
         prepared = None
         if self._editor is not None and encoding in {b"", b"identity"}:
             named = owner if owner.session_id else owner.for_session(session_of_body(body))
-            prepared = await self._editor.prepare(named, self._name, self._path, body, now)
+            read = self._doorman.how_to_read(dict(headers), named)
+            prepared = await self._editor.prepare(Arrived(named, self._name, self._path, body, now, read))
             owner, body = named, prepared.body
         request = self._request(headers, scope.get("query_string", b""), body)
         call = Call(owner, self._name, self._path, now, body, encoding, prepared=prepared)

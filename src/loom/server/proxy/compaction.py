@@ -80,6 +80,8 @@ def new_compaction(
     cut = _cut_of(request, first, message_sizes(chain, len(request.messages)), int(budget * _KEPT))
     if cut is None:
         return None, "there is no place to cut: calls stay with their results, and reasoning with what came before it"
+    if any(_is_opening(request, i) for i in range(first, cut)):
+        return None, "instructions of the program stand among the old messages"
     current = max((i for i in range(len(request.messages)) if request.is_users(i)), default=None)
     kept_request = current if current is not None and first <= current < cut else None
     shown = [_shown(request, i) for i in range(first, cut) if i != kept_request]

@@ -23,6 +23,7 @@ from loom.core.clock import Clock, RecordIds
 from loom.core.log import Recorded
 from loom.core.message import JSON
 from loom.core.scope import Scope
+from loom.core.threads import off_loop
 from loom.core.window import Block, PrefixChain
 from loom.errors import LoomError, NotFound, UsageError
 from loom.memory.memory import Memory
@@ -41,6 +42,7 @@ from loom.server.proxy.ledger import Books, Ledger, Places, Weighed
 from loom.server.proxy.markers import before_own, marker_record, place_markers, without_tokens
 from loom.server.proxy.memory import ProxyMemory, Turn, final_answer, last_turn, memory_edits, message_keys
 from loom.server.proxy.tool_results import (
+    READ,
     ShortResult,
     is_result_id,
     new_results,
@@ -134,6 +136,19 @@ class _Tried:
     weighed: tuple[Weighed, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A request as it came."""
+
+    scope: Scope
+    upstream: str
+    path: str
+    body: bytes
+    at: datetime
+    read: str = READ
+    """The command that reads a stored result, with `{id}` and `{last}` in it."""
+
+
 @dataclass(slots=True)
 class Prepared:
     """A request as it is sent, and what has to be known when it is answered."""
@@ -157,6 +172,7 @@ class _Request:
     counter: TokenCounter
     books: Books
     provider: str | None
+    read: str
 
     @property
     def model(self) -> str:
@@ -176,16 +192,17 @@ class RequestEditor:
         self._accounts: OrderedDict[tuple[str, ...], Ledger] = OrderedDict()
         self._numbers = count()
 
-    async def prepare(self, scope: Scope, upstream: str, path: str, body: bytes, at: datetime) -> Prepared:
+    async def prepare(self, arrived: Arrived) -> Prepared:
         """The request as it is sent. Whatever goes wrong here, a request is sent."""
         try:
-            return await self._prepare(scope, upstream, path, body, at)
+            return await self._prepare(arrived)
         except NotEditable:
-            return Prepared(body, scope, {"left_out": {"all": "not a request whose whole prompt is in it"}})
+            left_out: dict[str, JSON] = {"all": "it is not a request that holds its whole prompt"}
         except Exception as error:  # noqa: BLE001 - the call has to go on
             name = str(error) if isinstance(error, LoomError) else type(error).__name__
-            _log.warning("a call to %s is passed on as it came: %s", upstream, name)
-            return Prepared(body, scope, {"left_out": {"all": f"{type(error).__name__}"}})
+            _log.warning("a call to %s is passed on as it came: %s", arrived.upstream, name)
+            left_out = {"all": f"{type(error).__name__}: it is passed on as it came"}
+        return Prepared(arrived.body, arrived.scope, {"left_out": left_out})
 
     async def remember(self, prepared: Prepared, reply: bytes, *, is_stream: bool) -> None:
         """Remember a turn, if this answer ended one."""
@@ -193,21 +210,21 @@ class RequestEditor:
         if self._memory is not None and prepared.turn is not None and answer:
             await self._memory.remember(prepared.scope, prepared.turn, answer)
 
-    async def _prepare(self, scope: Scope, upstream: str, path: str, body: bytes, at: datetime) -> Prepared:
-        wire = WIRES.get(path)
+    async def _prepare(self, arrived: Arrived) -> Prepared:
+        wire = WIRES.get(arrived.path)
         if wire is None:
-            return Prepared(body, scope)
-        text = await anyio.to_thread.run_sync(RequestText.of, body, wire)
-        conversation = self._conversation(scope)
+            return Prepared(arrived.body, arrived.scope)
+        text = await off_loop(len(arrived.body), lambda: RequestText.of(arrived.body, wire))
+        conversation = self._conversation(arrived.scope)
         async with conversation.lock:
             await self._load(conversation)
-            request = self._read(conversation, text, upstream, at)
+            request = self._read(conversation, text, arrived)
             left_out: dict[str, str] = {}
             now = await self._drafted(conversation, request, left_out)
-            return await self._finished(conversation, request, now, left_out)
+            return self._finished(conversation, request, now, left_out)
 
-    def _read(self, conversation: Conversation, text: RequestText, upstream: str, at: datetime) -> _Request:
-        known = upstream if upstream in {"anthropic", "openai"} else None
+    def _read(self, conversation: Conversation, text: RequestText, arrived: Arrived) -> _Request:
+        known = arrived.upstream if arrived.upstream in {"anthropic", "openai"} else None
         model = text.body.get("model")
         if not isinstance(model, str):
             raise NotEditable
@@ -215,10 +232,12 @@ class RequestEditor:
         counter = counter_for(info)
         if len(conversation.made) > _MADE:
             conversation.made.clear()
-        direct = self._chain(conversation, text, known, counter, at.timestamp())
+        at = arrived.at.timestamp()
+        direct = self._chain(conversation, text, known, counter, at)
         ledger = conversation.ledgers.setdefault(model, Ledger(info.cache, self._features.advance))
-        books = Books((ledger, self._account(conversation.scope, upstream, model, info)), at.timestamp(), direct)
-        return _Request(text, message_keys(text), text.digests(), info, counter, books, known)
+        account = self._account(conversation.scope, arrived.upstream, model, info)
+        books = Books((ledger, account), at, direct)
+        return _Request(text, message_keys(text), text.digests(), info, counter, books, known, arrived.read)
 
     def _chain(
         self, conversation: Conversation, text: RequestText, provider: str | None, counter: TokenCounter, at: float
@@ -260,7 +279,7 @@ class RequestEditor:
     ) -> _Tried:
         left_whole = frozenset(conversation.left_whole)
         session_id = conversation.scope.session_id or ""
-        found = new_results(request.text, conversation.results, left_whole, session_id)
+        found = new_results(request.text, conversation.results, left_whole, session_id, request.read)
         if not found:
             return now
         shorter = {one.key: one.short for one in found}
@@ -330,7 +349,7 @@ class RequestEditor:
         conversation.compactions.append(made)
         return tried
 
-    async def _finished(
+    def _finished(
         self, conversation: Conversation, request: _Request, now: _Tried, left_out: dict[str, str]
     ) -> Prepared:
         """The request with its markers, its record, and what happens when it is answered."""

@@ -411,7 +411,9 @@ def _session_of(body: Mapping[str, Any]) -> str:
     parts = cast("list[object]", first) if isinstance(first, list) else []
     # Markers move from request to request, and a text may stand alone or in a block.
     plain = [{k: v for k, v in _table(p).items() if k not in {"cache_control", "type"}} for p in parts]
-    text = json.dumps(plain, sort_keys=True, ensure_ascii=True)
+    # Claude Code names its session here; a subagent has the same one, and other first words.
+    named = _object(_text(_table(body.get("metadata")).get("user_id"))).get("session_id")
+    text = json.dumps([plain, named] if named else plain, sort_keys=True, ensure_ascii=True)
     return f"proxy-{sha256(text.encode()).hexdigest()[:_SESSION_DIGITS]}"
 
 

@@ -1,11 +1,12 @@
 """Long results of tools, shortened once and the same way for ever, and readable whole.
 
 What stays is the beginning, the end, and the lines that look like errors or sums; a line at the end says how to read
-the rest. The text depends on the result alone. The whole result is stored before the short one is sent.
+the rest. The whole result is stored before the short one is sent.
 
-The rest is read with `loom proxy read ID` or `GET /loom/results/ID`. A tool that the proxy adds and serves itself would
-change the tools of the request, which costs the whole cached prompt, and would need answers held back and rewritten.
-A coding agent has a shell, and a program of one's own has its own tools, one of which can be this address.
+The rest is read from `/loom/results/ID` of the proxy, or with `loom proxy read ID`. A tool that the proxy adds and
+serves itself would change the tools of the request, which costs the whole cached prompt, and would need answers that
+are held back and rewritten. A coding agent has a shell; a program of one's own has tools of its own, and one of them
+can be this address.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _HEAD, _TAIL = 10, 8
 """Lines of the beginning and of the end that stay."""
 _NOTABLE: Final = 12
 """Lines between them that stay because they look like errors or sums, the first ones."""
+_AT_ONCE: Final = 200
+"""Lines that the command at the end of a short result reads, as an example."""
 _LINE: Final = 160
 """Characters of a line that stay."""
 _PIECE: Final = 500
@@ -64,8 +67,22 @@ def is_result_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
+READ: Final = "loom proxy read {id} --lines 1-{last}"
+"""How a stored result is read where the proxy cannot be asked without a secret."""
+_NAME: Final = re.compile(r"[\w.@-]{1,100}", re.ASCII)
+_HOST: Final = re.compile(r"[\w.:\[\]-]{1,100}", re.ASCII)
+
+
+def how_to_read(host: str, user: str, default_user: str) -> str:
+    """The command that reads a stored result from this proxy, for a model that has a shell."""
+    if not _HOST.fullmatch(host) or not _NAME.fullmatch(user):
+        return READ
+    named = "" if user == default_user else f" -H 'x-loom-user: {user}'"
+    return f"curl -s{named} 'http://{host}/loom/results/{{id}}?lines=1-{{last}}'"
+
+
 def new_results(
-    request: RequestText, known: Mapping[str, str], left_whole: frozenset[str], session_id: str
+    request: RequestText, known: Mapping[str, str], left_whole: frozenset[str], session_id: str, read: str
 ) -> list[ShortResult]:
     """The long results that this request sends for the first time, shortened.
 
@@ -77,7 +94,7 @@ def new_results(
         is_new = result.message >= first and result.key not in known and result.key not in left_whole
         if is_new and not _READS.search(calls.get(result.call_id, "")):
             id = result_id(session_id, result.text)
-            if short := shortened(result.text, id):
+            if short := shortened(result.text, id, read):
                 found.append(ShortResult(id, result.key, short, result.text))
     return found
 
@@ -88,7 +105,7 @@ def result_edits(request: RequestText, known: Mapping[str, str]) -> list[tuple[R
     return [(r, Edit(r.node.start, r.node.end, quoted(short))) for r, short in pairs if short is not None]
 
 
-def shortened(text: str, id: str) -> str | None:
+def shortened(text: str, id: str, read: str = READ) -> str | None:
     """The short form of a long text; None where it would save less than half."""
     if len(text) < _SHORTEST:
         return None
@@ -99,10 +116,8 @@ def shortened(text: str, id: str) -> str | None:
             return None
     else:
         kept = "\n".join(_kept(lines))
-    note = (
-        f"[loom: {len(kept):,} of {len(text):,} characters, {len(lines):,} lines. Read the rest: "
-        f"`loom proxy read {id} --lines 1-{min(len(lines), 200)}`]"
-    )
+    command = read.replace("{id}", id).replace("{last}", str(min(len(lines), _AT_ONCE)))
+    note = f"[loom: {len(kept):,} of {len(text):,} characters, {len(lines):,} lines. Read more: `{command}`]"
     short = f"{kept}\n{note}"
     return short if 2 * len(short) <= len(text) else None
 
