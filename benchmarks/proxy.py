@@ -1,6 +1,6 @@
 """`loom proxy`: the same bytes with nothing chosen, and no cost above direct traffic with everything chosen.
 
-    python benchmarks/proxy.py [--requests N] [--traces N] [--headroom PYTHON] [--json]
+    python -m benchmarks.proxy [--requests N] [--traces N] [--headroom PYTHON]
 
 `--headroom` names a Python that has headroom-ai; without it, its line is left out.
 """
@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import accumulate
+from random import Random
 from typing import Any
 
 import anyio
 
-from benchmarks.proxy_traces import Sent
-from loom import Scope, open_checkpoints
+from benchmarks.proxy_traces import AnyCall, Sent, agent_trace, any_call, random_trace, words
+from loom import Scope, open_checkpoints, open_memory
 from loom.catalog import find_model
 from loom.context.cache.simulate import Simulation, replay
 from loom.core.window import PrefixChain
@@ -28,6 +30,7 @@ from loom.server.proxy.markers import without_tokens
 from loom.testing import FakeClock
 from loom.text.tokens import counter_for
 from loom.traces.request import read_request
+from tests.server.proxying import RawProvider, answer_of, exchange, proxied, raw_provider
 
 NOTE = "Your memory of this user."
 
@@ -105,6 +108,102 @@ def cost(passed: Sequence[Passed], *, ours: bool) -> float:
     return sum(simulated([p for p in passed if p.model == model], ours=ours).cost for model in models)
 
 
+# With nothing chosen: every byte of any call, both ways.
+
+
+def is_passed_whole(call: AnyCall, provider: RawProvider, address: str) -> bool:
+    """Whether a call and its answer went through as they were."""
+    provider.answer = answer_of(call.status, call.answered, call.answer, chunks=call.chunks)
+    sent = [*call.headers, (b"content-length", b"%d" % len(call.body))]
+    status, headers, answer = exchange(address, call.target, sent, call.body)
+    length = [] if call.chunks else [(b"content-length", b"%d" % len(call.answer))]
+    came = [pair for pair in _lowered(provider.headers) if pair[0] != b"host"]
+    went = [pair for pair in _lowered(headers) if pair[0] != b"transfer-encoding"]
+    line = b"POST " + call.target.removeprefix(b"/other") + b" HTTP/1.1"
+    return (provider.line, came, provider.body) == (line, _lowered(sent), call.body) and (status, went, answer) == (
+        call.status,
+        _lowered([*call.answered, *length]),
+        call.answer,
+    )
+
+
+def _lowered(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower(), value) for name, value in headers]
+
+
+def changed_calls(count: int) -> int:
+    """How many of so many random calls were not passed on byte by byte."""
+    names = ("anthropic", "openai", "other")
+    with raw_provider() as provider, proxied(dict.fromkeys(names, provider.url)) as address:
+        return sum(not is_passed_whole(any_call(seed), provider, address) for seed in range(count))
+
+
+# Everything chosen: the law, on random traces.
+
+
+def added_to(one: Passed) -> int:
+    """Tokens that memory added to a request."""
+    added = one.prepared.record.get("added", 0)
+    return added if isinstance(added, int) else 0
+
+
+@dataclass(slots=True)
+class Lawful:
+    """What the traces of one choice of features came to."""
+
+    name: str
+    traces: int = 0
+    over: int = 0
+    """Traces in which a conversation, or the user, was at any time behind direct traffic."""
+    read_less: int = 0
+    direct: float = 0.0
+    ours: float = 0.0
+    added: int = 0
+    """Tokens that memory added, which are not in the costs."""
+
+    @property
+    def share(self) -> float:
+        """The cost relative to direct traffic."""
+        return self.ours / self.direct if self.direct else 1.0
+
+    def enter(self, passed: Sequence[Passed], *, advance: float = 0.0) -> None:
+        """Count one trace."""
+        self.traces += 1
+        self.over += excess(passed) > advance + 1e-6
+        self.direct += cost(passed, ours=False)
+        self.ours += cost(passed, ours=True)
+        self.added += sum(added_to(one) for one in passed)
+
+
+CHOICES: dict[str, dict[str, Any]] = {
+    "--markers": {"markers": True},
+    "--markers --advance 5000": {"markers": True, "advance": 5_000.0},
+    "--shorten-tools": {"shorten_tools": True},
+    "--compact 15000": {"compact": 15_000},
+    "--memory": {"memory": True},
+    "all four": {"markers": True, "shorten_tools": True, "compact": 15_000, "memory": True},
+}
+
+
+async def lawful(name: str, seeds: Sequence[int]) -> Lawful:
+    """Pass random traces on with one choice of features, and compare them with direct traffic."""
+    found = Lawful(name)
+    for seed in seeds:
+        chosen = dict(CHOICES[name])
+        async with open_memory("inmemory") as memory:
+            if chosen.pop("memory", False):
+                random = Random(seed)
+                for n in range(12):
+                    await memory.remember(words(random, 25), user_id="ann", session_id=f"old-{n}")
+                await memory.instruct("Answer briefly.", user_id="ann")
+                chosen["memory"] = memory
+            passed = await pass_on(random_trace(seed), Features(**chosen))
+        found.enter(passed, advance=chosen.get("advance", 0.0))
+        if name == "--memory":
+            found.read_less += read_less(passed)
+    return found
+
+
 # Long tool results: nothing done, the proxy, and headroom's `compress()`, on one trace of a coding agent.
 
 _HEADROOM = """
@@ -152,3 +251,58 @@ def relative_costs(bodies: Sequence[dict[str, Any]], headroom: str | None) -> It
     for name, passed in rows:
         done = simulated(passed, ours=True)
         yield name, done.cost / base.cost, done.read_share
+
+
+# What markers are worth to programs that place none.
+
+
+def chat_trace(seed: int, turns: int) -> list[Sent]:
+    """A conversation with a long system prompt and no marker, a minute between its requests."""
+    random = Random(seed)
+    system, messages = words(random, 3_000), list[Any]()
+    found: list[dict[str, Any]] = []
+    for _ in range(turns):
+        messages.append({"role": "user", "content": words(random, 60)})
+        found.append({"model": "claude-sonnet-5", "max_tokens": 999, "system": system, "messages": [*messages]})
+        messages.append({"role": "assistant", "content": words(random, 250)})
+    return [replace(one, at=1_000_000.0 + 60 * i) for i, one in enumerate(as_sent(found))]
+
+
+def unmarked_agent() -> list[Sent]:
+    """The coding agent, without its markers."""
+    return as_sent(json.loads(json.dumps(agent_trace()).replace(', "cache_control": {"type": "ephemeral"}', "")))
+
+
+def marker_rows() -> Iterator[tuple[str, str, float]]:
+    """The trace, the choice, and its cost relative to direct traffic."""
+    traces = {"chat of 12 turns": chat_trace(3, 12), "chat of 1 turn": chat_trace(3, 1), "agent": unmarked_agent()}
+    choices: dict[str, dict[str, Any]] = {
+        "--markers": {"markers": True},
+        "--markers --advance 5000": {"markers": True, "advance": 5_000.0},
+        "--markers --shorten-tools": {"markers": True, "shorten_tools": True},
+    }
+    for trace, sent in traces.items():
+        for name, chosen in choices.items():
+            passed = anyio.run(pass_on, sent, Features(**chosen))
+            yield trace, name, cost(passed, ours=True) / cost(passed, ours=False)
+
+
+def main(requests: int = 10_000, traces: int = 1_000, headroom: str | None = None) -> None:
+    """Print every line."""
+    print(f"nothing chosen: {changed_calls(requests)} of {requests:,} random calls changed")
+    for name in CHOICES:
+        done = anyio.run(lawful, name, range(traces))
+        more = f", {done.read_less} read less" if name == "--memory" else ""
+        text = f", {done.added:,} tokens added" if done.added else ""
+        print(f"{name}: {done.over} of {done.traces:,} traces over the law{more}; cost {done.share:.3f}{text}")
+    for trace, name, share in marker_rows():
+        print(f"{trace}, {name}: cost {share:.3f}")
+    for title, kinds in (("searches, logs, tests, listings", (0, 1, 2, 3, 4)), ("searches and logs", (0, 1))):
+        for name, share, read in relative_costs(agent_trace(kinds=kinds), headroom):
+            print(f"agent, {title}, {name}: cost {share:.3f}, {read:.1%} read")
+
+
+if __name__ == "__main__":
+    words_given = sys.argv[1:]
+    given = dict(zip(words_given[::2], words_given[1::2], strict=True))
+    main(int(given.get("--requests", 10_000)), int(given.get("--traces", 1_000)), given.get("--headroom"))

@@ -8,64 +8,17 @@ go back and branch off, that are tried again, that pause for longer than a cache
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-WORDS = [
-    "the",
-    "file",
-    "module",
-    "test",
-    "build",
-    "cache",
-    "request",
-    "path",
-    "value",
-    "token",
-    "index",
-    "shape",
-    "order",
-    "result",
-    "table",
-    "column",
-    "session",
-    "user",
-    "name",
-    "date",
-    "total",
-    "count",
-    "returns",
-    "opens",
-    "closes",
-    "reads",
-    "writes",
-    "passes",
-    "checks",
-    "moves",
-    "keeps",
-    "finds",
-    "sends",
-    "takes",
-    "north",
-    "south",
-    "river",
-    "light",
-    "paper",
-    "green",
-    "seven",
-    "early",
-    "small",
-    "first",
-    "second",
-    "later",
-    "often",
-    "under",
-    "over",
-    "while",
-    "because",
-]
+_WORDS = (
+    "the file module test build cache request path value token index shape order result table column session "
+    "user name date total count returns opens closes reads writes passes checks moves keeps finds sends takes "
+    "north south river light paper green seven early small first second later often under over while because "
+)
+WORDS: Sequence[str] = _WORDS.split()
 CLAUDE = ("claude-sonnet-5", "claude-sonnet-5", "claude-haiku-4-5", "claude-fable-5-1", "claude-opus-4-8")
 STYLES = ("none", "none", "system", "tail", "both", "both", "two", "automatic", "hour", "four", "some")
 
@@ -208,14 +161,14 @@ class Conversation:
 
 def _has_results(message: Any) -> bool:
     content = message.get("content")
-    return isinstance(content, list) and any(part.get("type") == "tool_result" for part in content)
+    return '"tool_result"' in json.dumps(content)
 
 
 def random_trace(seed: int) -> list[Sent]:
     """Requests of one user: of one conversation, or of two that take turns."""
     random = Random(seed)
     wire = random.choice(("messages",) * 6 + ("chat", "responses"))
-    tools = [
+    tools: list[Any] = [
         {"name": f"tool_{i}", "description": words(random, 60), "input_schema": {"type": "object", "properties": {}}}
         for i in range(random.choice((0, 1, 8)))
     ]
@@ -303,3 +256,72 @@ def _step(random: Random, kind: int) -> tuple[str, str]:
         rows = [{"path": f"src/{random.choice(WORDS)}_{i}.py", "size": random.randrange(9_000)} for i in range(120)]
         return "ls --json", json.dumps(rows, indent=1)
     return "git log -3 --oneline", "\n".join(f"{random.randrange(1 << 28):07x} {words(random, 6)}" for _ in range(3))
+
+
+# Calls for the proxy with nothing chosen: any bytes at all.
+
+_TOKEN = "abcdefghijklmnopqrstuvwxyzABCXYZ0123456789!#$%&'*+-.^_`|~"
+_SHOWN = (*range(0x20, 0x7F), *range(0xA0, 0x100))
+_TAKEN = frozenset(
+    (
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te"),
+        *("trailer", "transfer-encoding", "upgrade", "host", "expect", "content-length", "origin"),
+    )
+)
+_TARGETS = (
+    *(b"/v1/messages", b"/v1/messages?beta=true&x=%7B%22a%22%7D&q=[1]", b"/v1/messages/count_tokens"),
+    *(b"/v1/responses", b"/v1/chat/completions?api-version=2026-01-01"),
+    *(b"/other/v1/messages", b"/other/v1/responses?a=b%2Fc"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AnyCall:
+    """A call and its answer, byte by byte."""
+
+    target: bytes
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    status: int
+    answered: list[tuple[bytes, bytes]]
+    answer: bytes
+    chunks: int
+
+
+def any_call(seed: int) -> AnyCall:
+    """Headers, bodies and answers of all kinds: bytes, JSON of odd shapes, and whole requests."""
+    random = Random(seed)
+    body = random.choice((_bytes, _odd_json, _request))(random)
+    status = random.choice((200, 201, 202, 400, 401, 403, 404, 409, 413, 418, 422, 429, 500, 503, 529, 599))
+    answer = _bytes(random)
+    return AnyCall(
+        random.choice(_TARGETS), _headers(random), body, status, _headers(random), answer, random.randrange(6)
+    )
+
+
+def _headers(random: Random) -> list[tuple[bytes, bytes]]:
+    found: list[tuple[bytes, bytes]] = []
+    for _ in range(random.randrange(12)):
+        name = "".join(random.choices(_TOKEN, k=random.randint(1, 20)))
+        name = random.choice((name, name, "authorization", "anthropic-beta", "Accept-Encoding", "cookie", "x-api-key"))
+        value = "".join(
+            chr(random.choice((*range(0x20, 0x7F), *range(0xA0, 0x100)))) for _ in range(random.randrange(40))
+        )
+        if name.lower() not in _TAKEN and not name.lower().startswith("x-loom-"):
+            found.append((name.encode(), value.encode("latin-1").strip(b" \t")))
+    return found
+
+
+def _bytes(random: Random) -> bytes:
+    return random.randbytes(random.choice((0, 1, 30, 2_000)))
+
+
+def _odd_json(random: Random) -> bytes:
+    text = random.choice(
+        ('{"a":1,"a":2}', '{"messages":[{"role":"user","content":"\\ud83d"}]}', "[1E400,-0.0]", "NaN", "{}")
+    )
+    return text.encode()
+
+
+def _request(random: Random) -> bytes:
+    return random.choice(random_trace(random.randrange(50))[:3]).body

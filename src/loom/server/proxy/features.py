@@ -102,7 +102,8 @@ class Conversation:
     ledgers: dict[str, Ledger] = field(default_factory=dict[str, Ledger])
     last: dict[str, PrefixChain] = field(default_factory=dict[str, PrefixChain])
     """The last request as it came, by model."""
-    made: dict[tuple[str, ...], Block] = field(default_factory=dict[tuple[str, ...], Block])
+    made: dict[str, dict[tuple[str, ...], Block]] = field(default_factory=dict[str, dict[tuple[str, ...], Block]])
+    """The blocks of its requests by model, as each counts otherwise: what comes again is not counted again."""
     turn: Turn | None = None
     """The last one that memory was asked for."""
     lock: anyio.Lock = field(default_factory=anyio.Lock)
@@ -230,8 +231,8 @@ class RequestEditor:
             raise NotEditable
         info = find_model(model, known)
         counter = counter_for(info)
-        if len(conversation.made) > _MADE:
-            conversation.made.clear()
+        if len(conversation.made.setdefault(model, {})) > _MADE:
+            conversation.made[model].clear()
         at = arrived.at.timestamp()
         direct = self._chain(conversation, text, known, counter, at)
         ledger = conversation.ledgers.setdefault(model, Ledger(info.cache, self._features.advance))
@@ -242,7 +243,8 @@ class RequestEditor:
     def _chain(
         self, conversation: Conversation, text: RequestText, provider: str | None, counter: TokenCounter, at: float
     ) -> PrefixChain:
-        prompt = read_request(text.body, provider=provider, counter=counter, at=at, made=conversation.made)
+        made = conversation.made[text.body["model"]]
+        prompt = read_request(text.body, provider=provider, counter=counter, at=at, made=made)
         return PrefixChain.of(prompt)
 
     # What is done: first what was done before, then each new thing that the law allows.
