@@ -11,8 +11,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import accumulate
 from random import Random
 from typing import Any
@@ -23,7 +24,7 @@ from benchmarks.proxy_traces import AnyCall, Sent, agent_trace, any_call, random
 from loom import Scope, open_checkpoints, open_memory
 from loom.catalog import find_model
 from loom.context.cache.simulate import Simulation, replay
-from loom.core.window import PrefixChain
+from loom.core.window import Block, PrefixChain
 from loom.server.proxy import Features
 from loom.server.proxy.features import Arrived, Prepared, RequestEditor
 from loom.server.proxy.markers import without_tokens
@@ -35,17 +36,29 @@ from tests.server.proxying import RawProvider, answer_of, exchange, proxied, raw
 NOTE = "Your memory of this user."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Passed:
     """A request as it came and as it went out."""
 
     sent: Sent
     prepared: Prepared
+    made: dict[tuple[str, ...], Block] = field(default_factory=dict[tuple[str, ...], Block])
+    """Blocks of the same trace and model that were counted already."""
 
     @property
     def model(self) -> str:
         """The model that it names."""
-        return json.loads(self.sent.body)["model"]
+        return self.direct.model
+
+    @cached_property
+    def direct(self) -> PrefixChain:
+        """The request as it came."""
+        return chain_of(self, ours=False)
+
+    @cached_property
+    def ours(self) -> PrefixChain:
+        """The request as it went out."""
+        return self.direct if self.prepared.body == self.sent.body else chain_of(self, ours=True)
 
 
 async def pass_on(trace: Sequence[Sent], features: Features, **options: Any) -> list[Passed]:
@@ -53,12 +66,13 @@ async def pass_on(trace: Sequence[Sent], features: Features, **options: Any) -> 
     store = options.get("store") or open_checkpoints("inmemory")
     editor = RequestEditor(features, store, FakeClock())
     found: list[Passed] = []
+    made: dict[str, dict[tuple[str, ...], Block]] = {}
     for one in trace:
         at = datetime.fromtimestamp(one.at, UTC)
         scope = Scope("default", "ann", one.session)
         prepared = await editor.prepare(Arrived(scope, one.upstream, one.path, one.body, at))
         prepared.commit(one.is_answered)
-        found.append(Passed(one, prepared))
+        found.append(Passed(one, prepared, made.setdefault(json.loads(one.body)["model"], {})))
     return found
 
 
@@ -66,14 +80,14 @@ def chain_of(one: Passed, *, ours: bool) -> PrefixChain:
     """A request as the cache sees it; what memory added counts nothing."""
     body = json.loads(one.prepared.body if ours else one.sent.body)
     counter = counter_for(find_model(body["model"], one.sent.upstream))
-    prompt = read_request(body, provider=one.sent.upstream, counter=counter, at=one.sent.at)
+    prompt = read_request(body, provider=one.sent.upstream, counter=counter, at=one.sent.at, made=one.made)
     return without_tokens(PrefixChain.of(prompt), lambda block: f'"text":"{NOTE}' in block.content)[0]
 
 
 def simulated(passed: Sequence[Passed], *, ours: bool) -> Simulation:
     """The cost of the answered requests of one model."""
     rules = find_model(passed[0].model, passed[0].sent.upstream).cache
-    return replay([chain_of(one, ours=ours) for one in passed if one.sent.is_answered], rules)
+    return replay([one.ours if ours else one.direct for one in passed if one.sent.is_answered], rules)
 
 
 def groups(passed: Sequence[Passed]) -> Iterator[list[Passed]]:

@@ -219,12 +219,12 @@ class RequestEditor:
         conversation = self._conversation(arrived.scope)
         async with conversation.lock:
             await self._load(conversation)
-            request = self._read(conversation, text, arrived)
+            request = await self._read(conversation, text, arrived)
             left_out: dict[str, str] = {}
             now = await self._drafted(conversation, request, left_out)
             return self._finished(conversation, request, now, left_out)
 
-    def _read(self, conversation: Conversation, text: RequestText, arrived: Arrived) -> _Request:
+    async def _read(self, conversation: Conversation, text: RequestText, arrived: Arrived) -> _Request:
         known = arrived.upstream if arrived.upstream in {"anthropic", "openai"} else None
         model = text.body.get("model")
         if not isinstance(model, str):
@@ -234,7 +234,7 @@ class RequestEditor:
         if len(conversation.made.setdefault(model, {})) > _MADE:
             conversation.made[model].clear()
         at = arrived.at.timestamp()
-        direct = self._chain(conversation, text, known, counter, at)
+        direct = await off_loop(len(text.text), lambda: self._chain(conversation, text, known, counter, at))
         ledger = conversation.ledgers.setdefault(model, Ledger(info.cache, self._features.advance))
         account = self._account(conversation.scope, arrived.upstream, model, info)
         books = Books((ledger, account), at, direct)
@@ -252,7 +252,7 @@ class RequestEditor:
     async def _drafted(self, conversation: Conversation, request: _Request, left_out: dict[str, str]) -> _Tried:
         features = self._features
         compaction = stored_compaction(request.digests, request.model, conversation.compactions)
-        now = self._try(conversation, request, _Draft(conversation.results, conversation.added, compaction))
+        now = await self._try(conversation, request, _Draft(conversation.results, conversation.added, compaction))
         if features.shorten_tools:
             now = await self._shorten(conversation, request, now, left_out)
         if self._memory is not None:
@@ -261,20 +261,29 @@ class RequestEditor:
             now = await self._compact(conversation, request, now, left_out)
         return now
 
-    def _try(self, conversation: Conversation, request: _Request, draft: _Draft) -> _Tried:
+    async def _try(self, conversation: Conversation, request: _Request, draft: _Draft) -> _Tried:
         direct = request.books.direct
-        edits = draft.edits(request.text, request.keys)
-        if not edits:
+        built = await off_loop(len(request.text.text), lambda: self._built(conversation, request, draft))
+        if built is None:
             places = Places(range(len(direct.blocks)))
             return _Tried(draft, request.text, direct, {}, places, request.books.weigh(direct, places))
-        text = request.text.edited(edits)
-        whole = self._chain(conversation, text, request.provider, request.counter, request.books.at)
-        added = frozenset(json.dumps(t, ensure_ascii=False) for t in draft.added.values() if t)
-        chain, own = without_tokens(whole, lambda block: block.kind == "text" and _text_in(block) in added)
+        text, chain, own = built
         marks = before_own(chain, own, request.info.cache)
         chain = replace(chain, marks=dict(sorted({**chain.marks, **marks}.items())))
         places = Places(_places(direct, chain, draft.compaction), own)
         return _Tried(draft, text, chain, marks, places, request.books.weigh(chain, places))
+
+    def _built(
+        self, conversation: Conversation, request: _Request, draft: _Draft
+    ) -> tuple[RequestText, PrefixChain, frozenset[int]] | None:
+        """The request with a draft, as its cache sees it; None where nothing is changed."""
+        edits = draft.edits(request.text, request.keys)
+        if not edits:
+            return None
+        text = request.text.edited(edits)
+        whole = self._chain(conversation, text, request.provider, request.counter, request.books.at)
+        added = frozenset(json.dumps(t, ensure_ascii=False) for t in draft.added.values() if t)
+        return text, *without_tokens(whole, lambda block: block.kind == "text" and _text_in(block) in added)
 
     async def _shorten(
         self, conversation: Conversation, request: _Request, now: _Tried, left_out: dict[str, str]
@@ -285,7 +294,7 @@ class RequestEditor:
         if not found:
             return now
         shorter = {one.key: one.short for one in found}
-        tried = self._try(conversation, request, replace(now.draft, results={**now.draft.results, **shorter}))
+        tried = await self._try(conversation, request, replace(now.draft, results={**now.draft.results, **shorter}))
         why = _why_not_shorter(request, tried) or (
             "" if request.books.allows(tried.weighed) else request.books.why_not(tried.weighed)
         )
@@ -301,6 +310,9 @@ class RequestEditor:
         self, conversation: Conversation, request: _Request, now: _Tried, left_out: dict[str, str]
     ) -> _Tried:
         assert self._memory is not None
+        if not self._memory.is_of(conversation.scope):
+            left_out["memory"] = "this proxy has the memory of another namespace"
+            return now
         turn = last_turn(request.text, request.keys)
         if turn is None or turn.message < request.text.new_from() or turn.key in conversation.added:
             return now
@@ -311,11 +323,15 @@ class RequestEditor:
             return now
         shown = [conversation.added[key] for key in request.keys if conversation.added.get(key)]
         users = [key for i, key in enumerate(request.keys) if request.text.is_users(i)]
-        text, view = await self._memory.find(conversation.scope, turn, users, shown)
+        try:
+            text, view = await self._memory.find(conversation.scope, turn, users, shown)
+        except LoomError as error:
+            left_out["memory"] = f"memory could not be read: {type(error).__name__}"
+            return now
         conversation.turn = replace(turn, view=view)
         if not text:
             return now
-        tried = self._try(conversation, request, replace(now.draft, added={**now.draft.added, turn.key: text}))
+        tried = await self._try(conversation, request, replace(now.draft, added={**now.draft.added, turn.key: text}))
         why = "" if request.books.allows(tried.weighed) else request.books.why_not(tried.weighed)
         why = why or await self._stored(conversation, ADDED, [{"message": turn.key, "text": text}])
         if why:
@@ -339,7 +355,7 @@ class RequestEditor:
         if made is None:
             left_out["compact"] = why
             return now
-        tried = self._try(conversation, request, replace(now.draft, compaction=made))
+        tried = await self._try(conversation, request, replace(now.draft, compaction=made))
         if not is_sure_to_pay(made, request.books.direct, tried.chain, request.info.cache):
             why = "the summary may cost more than what it covers costs from the cache"
         elif not request.books.allows(tried.weighed):
@@ -373,7 +389,8 @@ class RequestEditor:
         if now.draft.compaction is not None:
             done = now.draft.compaction
             headers.append((b"x-loom-compacted", f"{done.end - done.first} messages; id={done.id}".encode()))
-        turn = last_turn(request.text, request.keys) if self._memory is not None else None
+        is_known = self._memory is not None and self._memory.is_of(conversation.scope)
+        turn = last_turn(request.text, request.keys) if is_known else None
         if turn is not None and conversation.turn is not None and conversation.turn.key == turn.key:
             turn = conversation.turn
         number = next(self._numbers)
@@ -436,10 +453,15 @@ class RequestEditor:
         """Read what this process, or another one, stored since it was last looked."""
         if self._store is None or not self._features.stores:
             return
-        head = await self._store.load(conversation.scope)
-        if head is None or head.position <= conversation.position:
-            return
-        for entry in await self._store.recorded(conversation.scope, head.id, after=conversation.position):
+        try:
+            head = await self._store.load(conversation.scope)
+            if head is None or head.position <= conversation.position:
+                return
+            entries = await self._store.recorded(conversation.scope, head.id, after=conversation.position)
+        except LoomError as error:
+            _log.warning("what was done to a conversation could not be read again: %s", error)
+            return  # what this process has done itself it knows
+        for entry in entries:
             value = cast("dict[str, Any]", entry.body)
             if entry.kind == ADDED:
                 conversation.added[value["message"]] = value["text"]

@@ -67,6 +67,10 @@ class ProxyMemory:
         self._config = SessionConfig(recall_budget=(budget - frame) // 2, standing_budget=(budget - frame) // 2)
         self._counter = EstimateCounter()
 
+    def is_of(self, scope: Scope) -> bool:
+        """Whether this is the memory of a namespace; a user of the same name in another one is another user."""
+        return scope.namespace == self._memory.namespace
+
     def _of(self, scope: Scope) -> SessionMemory:
         return SessionMemory(self._memory, scope, self._config, self._clock)
 
