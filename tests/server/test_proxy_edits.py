@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.proxy_traces import random_trace
-from loom.server.proxy.edits import WIRES, Edit, NotEditable, RequestText
+from loom.server.proxy.edits import WIRES, NotEditable, RequestText, TextEdit
 
 ODD = (
     '{ "model":"claude-sonnet-5" ,\n "max_tokens": 1E2, "messages" : [ {"role":"user","content":"sn\\u00f6 \\ud83d"} ,'
@@ -133,7 +133,7 @@ def test_random_requests_keep_every_byte_that_is_not_edited() -> None:
         request = RequestText.of(sent.body, WIRES[sent.path])
         users = [i for i in range(len(request.messages)) if request.is_users(i) and random.random() < 0.5]
         edits = [request.append_text(i, f"\u2603 {i}\n") for i in users]
-        edits += [Edit(r.node.start, r.node.end, json.dumps("short")) for r in request.result_texts()]
+        edits += [TextEdit(r.node.start, r.node.end, json.dumps("short")) for r in request.result_texts()]
         edited = request.edited(edits)
         text = edited.text
         for edit in sorted(edits, key=lambda one: one.start):

@@ -36,7 +36,7 @@ from loom.context.cache.simulate import MarkerCache
 from loom.server.proxy import Features
 from loom.server.proxy.edits import WIRES, RequestText
 from loom.server.proxy.features import read_result
-from loom.server.proxy.ledger import Ledger, Places
+from loom.server.proxy.ledger import CostLedger, Places
 from tests.server.proxying import proxied, raw_provider
 
 pytestmark = pytest.mark.anyio
@@ -141,7 +141,7 @@ def test_a_ledger_sets_aside_what_only_direct_traffic_keeps_alive() -> None:
         chain_of(Passed(one, None), ours=False)  # type: ignore[arg-type]
         for one in as_sent(bodies)
     ]
-    ledger = Ledger(rules)
+    ledger = CostLedger(rules)
     places = Places(range(len(chains[0].blocks)))
     ledger.commit(chains[0], chains[0], places)
     assert ledger.saved == 0

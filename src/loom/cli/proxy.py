@@ -10,7 +10,7 @@ import anyio
 import typer
 
 from loom.cli.memory import DEFAULT
-from loom.cli.output import echo, print_json
+from loom.cli.output import Json, echo, print_json
 from loom.cli.serve import Tokens, UrlGroup, listening, token_file
 from loom.errors import MissingExtra, UsageError
 
@@ -113,9 +113,14 @@ def read(
     user: Annotated[str, typer.Option("--user", help="The user that it was sent for.")] = "me",
     namespace: Annotated[str, typer.Option("--namespace", help="The namespace of the user.")] = "default",
     url: Url = DEFAULT,
+    json: Json = False,
 ) -> None:
     """Print the whole of a tool result that was shortened, or the messages that a compaction covers."""
-    echo(anyio.run(_read, url, namespace, user, id, lines))
+    text = anyio.run(_read, url, namespace, user, id, lines)
+    if json:
+        print_json({"id": id, "text": text})
+    else:
+        echo(text)
 
 
 async def _read(url: str, namespace: str, user: str, id: str, lines: str | None) -> str:

@@ -19,7 +19,7 @@ from loom.core.message import Message
 from loom.core.window import PrefixChain
 from loom.errors import LoomError
 from loom.protocols.token_counter import TokenCounter
-from loom.server.proxy.edits import Edit, RequestText, quoted
+from loom.server.proxy.edits import RequestText, TextEdit, quoted
 from loom.server.proxy.tool_results import session_digest
 from loom.session.compaction.strategies import snapshot_of
 from loom.session.compaction.summary_message import fit
@@ -61,7 +61,7 @@ def stored_compaction(digests: Sequence[str], model: str, known: Sequence[Compac
     return None
 
 
-def compaction_edit(request: RequestText, one: CompactedPrefix, edits: Sequence[Edit]) -> list[Edit]:
+def compaction_edit(request: RequestText, one: CompactedPrefix, edits: Sequence[TextEdit]) -> list[TextEdit]:
     """The edits of a request whose first messages are replaced; those inside them go with them."""
     kind = "input_text" if request.wire == "responses" else "text"
     messages = [f'{{"role":"user","content":[{{"type":"{kind}","text":{quoted(one.text)}}}]}}']

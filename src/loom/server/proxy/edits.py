@@ -45,7 +45,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class TextEdit:
     """A stretch of the text, and what replaces it."""
 
     start: int
@@ -145,11 +145,11 @@ class RequestText:
                 at = _skip(self.text, at + 1)
         return found
 
-    def edited(self, edits: Iterable[Edit]) -> RequestText:
+    def edited(self, edits: Iterable[TextEdit]) -> RequestText:
         """The text with these changes, which do not overlap."""
         return RequestText(self.slice(0, len(self.text), edits), self.wire)
 
-    def slice(self, start: int, end: int, edits: Iterable[Edit] = ()) -> str:
+    def slice(self, start: int, end: int, edits: Iterable[TextEdit] = ()) -> str:
         """A stretch of the text, with the changes that lie inside it."""
         pieces: list[str] = []
         at = start
@@ -161,31 +161,33 @@ class RequestText:
 
     # What can be changed.
 
-    def append_text(self, message: int, text: str) -> Edit:
+    def append_text(self, message: int, text: str) -> TextEdit:
         """One more block of text at the end of a message of the user."""
         kind = "input_text" if self.wire == "responses" else "text"
         block = f'{{"type":"{kind}","text":{quoted(text)}}}'
         node = self.messages[message]
         if isinstance(self.list and self.list.value, str):  # the whole input of a request of Responses
             first = f'{{"type":"{kind}","text":{self.text[node.start : node.end]}}}'
-            return Edit(node.start, node.end, f'[{{"role":"user","content":[{first},{block}]}}]')
+            return TextEdit(node.start, node.end, f'[{{"role":"user","content":[{first},{block}]}}]')
         content = self.members(node)["content"]
         if isinstance(content.value, str):
             first = f'{{"type":"{kind}","text":{self.text[content.start : content.end]}}}'
-            return Edit(content.start, content.end, f"[{first},{block}]")
-        return Edit(content.end - 1, content.end - 1, f",{block}" if content.value else block)
+            return TextEdit(content.start, content.end, f"[{first},{block}]")
+        return TextEdit(content.end - 1, content.end - 1, f",{block}" if content.value else block)
 
-    def mark(self, path: str, ttl: str | None = None) -> Edit:
+    def mark(self, path: str, ttl: str | None = None) -> TextEdit:
         """A cache marker of Anthropic's on the block at a path such as `messages[3].content[1]` or `system`."""
         lifetime = f',"ttl":{quoted(ttl)}' if ttl and ttl != "5m" else ""  # which is what it is if not said
         marker = f'"cache_control":{{"type":"ephemeral"{lifetime}}}'
         node = self._at(path)
         if isinstance(node.value, str):
-            return Edit(node.start, node.end, f'[{{"type":"text","text":{self.text[node.start : node.end]},{marker}}}]')
+            return TextEdit(
+                node.start, node.end, f'[{{"type":"text","text":{self.text[node.start : node.end]},{marker}}}]'
+            )
         if "cache_control" in node.value:  # null, which marks nothing
             old = self.members(node)["cache_control"]
-            return Edit(old.start, old.end, marker.removeprefix('"cache_control":'))
-        return Edit(node.end - 1, node.end - 1, f",{marker}")
+            return TextEdit(old.start, old.end, marker.removeprefix('"cache_control":'))
+        return TextEdit(node.end - 1, node.end - 1, f",{marker}")
 
     def _at(self, path: str) -> Node:
         node: Node | None = None
@@ -198,9 +200,9 @@ class RequestText:
         assert node is not None
         return node
 
-    def replace_messages(self, first: int, end: int, messages: Sequence[str]) -> Edit:
+    def replace_messages(self, first: int, end: int, messages: Sequence[str]) -> TextEdit:
         """Other messages, as JSON, in place of some; at least one stands behind them."""
-        return Edit(self.messages[first].start, self.messages[end].start, "".join(f"{one}," for one in messages))
+        return TextEdit(self.messages[first].start, self.messages[end].start, "".join(f"{one}," for one in messages))
 
     # What the messages are.
 

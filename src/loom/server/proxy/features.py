@@ -37,8 +37,8 @@ from loom.server.proxy.compaction import (
     new_compaction,
     stored_compaction,
 )
-from loom.server.proxy.edits import WIRES, Edit, NotEditable, RequestText
-from loom.server.proxy.ledger import Books, Ledger, Places, Weighed
+from loom.server.proxy.edits import WIRES, NotEditable, RequestText, TextEdit
+from loom.server.proxy.ledger import Books, CostLedger, Places, Weighed
 from loom.server.proxy.markers import before_own, marker_record, place_markers, without_tokens
 from loom.server.proxy.memory import ProxyMemory, Turn, final_answer, last_turn, memory_edits, message_keys
 from loom.server.proxy.tool_results import (
@@ -99,7 +99,7 @@ class Conversation:
     compactions: list[CompactedPrefix] = field(default_factory=list[CompactedPrefix])
     left_whole: set[str] = field(default_factory=set[str])
     position: int = 0
-    ledgers: dict[str, Ledger] = field(default_factory=dict[str, Ledger])
+    ledgers: dict[str, CostLedger] = field(default_factory=dict[str, CostLedger])
     last: dict[str, PrefixChain] = field(default_factory=dict[str, PrefixChain])
     """The last request as it came, by model."""
     made: dict[str, dict[tuple[str, ...], Block]] = field(default_factory=dict[str, dict[tuple[str, ...], Block]])
@@ -117,7 +117,7 @@ class _Draft:
     added: Mapping[str, str]
     compaction: CompactedPrefix | None = None
 
-    def edits(self, request: RequestText, keys: Sequence[str]) -> list[Edit]:
+    def edits(self, request: RequestText, keys: Sequence[str]) -> list[TextEdit]:
         edits = [edit for _, edit in result_edits(request, self.results)] if self.results else []
         edits += memory_edits(request, keys, self.added) if any(self.added.values()) else []
         return compaction_edit(request, self.compaction, edits) if self.compaction else edits
@@ -190,7 +190,7 @@ class RequestEditor:
         self._memory = ProxyMemory(features.memory, features.memory_budget, clock) if features.memory else None
         self._ids = RecordIds()
         self._conversations: OrderedDict[Scope, Conversation] = OrderedDict()
-        self._accounts: OrderedDict[tuple[str, ...], Ledger] = OrderedDict()
+        self._accounts: OrderedDict[tuple[str, ...], CostLedger] = OrderedDict()
         self._numbers = count()
 
     async def prepare(self, arrived: Arrived) -> Prepared:
@@ -235,7 +235,7 @@ class RequestEditor:
             conversation.made[model].clear()
         at = arrived.at.timestamp()
         direct = await off_loop(len(text.text), lambda: self._chain(conversation, text, known, counter, at))
-        ledger = conversation.ledgers.setdefault(model, Ledger(info.cache, self._features.advance))
+        ledger = conversation.ledgers.setdefault(model, CostLedger(info.cache, self._features.advance))
         account = self._account(conversation.scope, arrived.upstream, model, info)
         books = Books((ledger, account), at, direct)
         return _Request(text, message_keys(text), text.digests(), info, counter, books, known, arrived.read)
@@ -441,9 +441,9 @@ class RequestEditor:
             self._conversations.popitem(last=False)
         return found
 
-    def _account(self, scope: Scope, upstream: str, model: str, info: ModelInfo) -> Ledger:
+    def _account(self, scope: Scope, upstream: str, model: str, info: ModelInfo) -> CostLedger:
         key = (scope.namespace, scope.user_id, upstream, model)
-        found = self._accounts.setdefault(key, Ledger(info.cache, self._features.advance))
+        found = self._accounts.setdefault(key, CostLedger(info.cache, self._features.advance))
         self._accounts.move_to_end(key)
         if len(self._accounts) > _ACCOUNTS:
             self._accounts.popitem(last=False)

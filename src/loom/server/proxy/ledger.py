@@ -57,7 +57,7 @@ class Weighed:
         return self.ours.cost - self.direct.cost
 
 
-class Ledger:
+class CostLedger:
     """The account of one conversation, or of one user, with one model."""
 
     def __init__(self, rules: CacheRules, advance: float = 0.0) -> None:
@@ -160,7 +160,7 @@ def _after(cache: PrefixCache, chain: PrefixChain) -> PrefixCache:
 class Books:
     """The accounts that a request is entered in: that of its conversation, and that of its user."""
 
-    ledgers: tuple[Ledger, ...]
+    ledgers: tuple[CostLedger, ...]
     at: float
     direct: PrefixChain
 

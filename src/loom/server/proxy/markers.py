@@ -47,7 +47,7 @@ def place_markers(chain: PrefixChain, books: Books, places: Places, *, writes: b
     """
     rules = books.ledgers[0].rules
     best = Marked({}, chain, books.weigh(chain, places))
-    tries = _Tries(chain, books, places, rules)
+    tries = _MarkTries(chain, books, places, rules)
     found = tries.found()
     free = tries.weigh({found: _TTL}) if found is not None else None
     if free is not None and free.pays(best) and books.allows(free.weighed):
@@ -70,7 +70,7 @@ def place_markers(chain: PrefixChain, books: Books, places: Places, *, writes: b
 
 
 @dataclass(frozen=True, slots=True)
-class _Tried:
+class _TriedMarks:
     marks: Mapping[int, str]
     chain: PrefixChain
     weighed: tuple[Weighed, ...]
@@ -83,7 +83,7 @@ class _Tried:
         return Marked(self.marks, self.chain, self.weighed)
 
 
-class _Tries:
+class _MarkTries:
     """Markers that may be added to one request."""
 
     def __init__(self, chain: PrefixChain, books: Books, places: Places, rules: CacheRules) -> None:
@@ -91,7 +91,7 @@ class _Tries:
         automatic = own_breakpoint(chain, rules) is not None
         self.slots = rules.max_markers - len(chain.marks) - automatic
 
-    def weigh(self, marks: Mapping[int, str]) -> _Tried | None:
+    def weigh(self, marks: Mapping[int, str]) -> _TriedMarks | None:
         """What a request with these markers costs; None where the provider would refuse it."""
         all_marks = {**self._chain.marks, **marks}
         lifetimes = [self._rules.ttls.get(ttl, 0.0) for _, ttl in sorted(all_marks.items())]
@@ -99,7 +99,7 @@ class _Tries:
             return None
         chain = replace(self._chain, marks=dict(sorted(all_marks.items())))
         try:
-            return _Tried(marks, chain, self._books.weigh(chain, self._places))
+            return _TriedMarks(marks, chain, self._books.weigh(chain, self._places))
         except UsageError:
             return None
 

@@ -17,7 +17,7 @@ from loom.core.log import Shown
 from loom.core.message import Message
 from loom.core.scope import Scope
 from loom.memory.memory import Memory
-from loom.server.proxy.edits import Edit, RequestText
+from loom.server.proxy.edits import RequestText, TextEdit
 from loom.session.config import SessionConfig
 from loom.session.memory import MemoryView, SessionMemory, ShownMemory, turn_key
 from loom.text.tokens import EstimateCounter
@@ -45,7 +45,7 @@ def message_keys(request: RequestText) -> list[str]:
     return keys
 
 
-def memory_edits(request: RequestText, keys: Sequence[str], known: Mapping[str, str]) -> list[Edit]:
+def memory_edits(request: RequestText, keys: Sequence[str], known: Mapping[str, str]) -> list[TextEdit]:
     """The changes that bring back what was added to the messages before."""
     return [request.append_text(i, known[key]) for i, key in enumerate(keys) if known.get(key)]
 

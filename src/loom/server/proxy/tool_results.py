@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
-from loom.server.proxy.edits import Edit, RequestText, ResultText, quoted
+from loom.server.proxy.edits import RequestText, ResultText, TextEdit, quoted
 
 _SHORTEST: Final = 2_400
 """Characters of a result that is sent whole: below, too little is saved."""
@@ -99,10 +99,10 @@ def new_results(
     return found
 
 
-def result_edits(request: RequestText, known: Mapping[str, str]) -> list[tuple[ResultText, Edit]]:
+def result_edits(request: RequestText, known: Mapping[str, str]) -> list[tuple[ResultText, TextEdit]]:
     """The changes that bring the short results back into a request that has the whole ones."""
     pairs = ((result, known.get(result.key)) for result in request.result_texts())
-    return [(r, Edit(r.node.start, r.node.end, quoted(short))) for r, short in pairs if short is not None]
+    return [(r, TextEdit(r.node.start, r.node.end, quoted(short))) for r, short in pairs if short is not None]
 
 
 def shortened(text: str, id: str, read: str = READ) -> str | None:
