@@ -63,11 +63,11 @@ WEIGHTS: Mapping[Talk, Mapping[str, float]] = {
     },
     # Fitted together on half of BEAM and half of LongMemEval; the other halves choose the signals.
     "lookup": {
-        "bm25": 0.5,  # own words lead: the turns around are pages of an assistant
+        "bm25": 0.4,  # own words lead: the turns around are pages of an assistant
         "covers": 1.2,  # the share of the question's words in the best passage: finds a line in a log of 100 KB
         "bm25.around": 0.15,
         "session": 0.2,
-        "dense": 0.7,
+        "dense": 0.8,
         "user": 2.4,  # said by the user, who asks about their own life: 10 points
         "brief": 0.2,  # counted up to 60 words: a short message states one thing
         "asks": -0.3,  # less than among people: most messages to an assistant end with a question
