@@ -187,7 +187,7 @@ class RequestEditor:
         if features.stores and store is None:
             raise UsageError("memory, shorten_tools and compact keep what they did: give a store to record in")
         self._features, self._store, self._clock = features, store, clock
-        self._memory = ProxyMemory(features.memory, features.memory_budget, clock) if features.memory else None
+        self._memory = ProxyMemory(features.memory, features.memory_budget) if features.memory else None
         self._ids = RecordIds()
         self._conversations: OrderedDict[Scope, Conversation] = OrderedDict()
         self._accounts: OrderedDict[tuple[str, ...], CostLedger] = OrderedDict()

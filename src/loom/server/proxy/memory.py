@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from loom.core.clock import Clock
 from loom.core.log import Shown
 from loom.core.message import Message
 from loom.core.scope import Scope
@@ -61,8 +60,8 @@ def last_turn(request: RequestText, keys: Sequence[str]) -> Turn | None:
 class ProxyMemory:
     """The memory of all users, as the proxy reads and writes it."""
 
-    def __init__(self, memory: Memory, budget: int, clock: Clock) -> None:
-        self._memory, self._budget, self._clock = memory, budget, clock
+    def __init__(self, memory: Memory, budget: int) -> None:
+        self._memory, self._budget = memory, budget
         frame = min(80, budget // 4)  # the note, the tags and the titles
         self._config = SessionConfig(recall_budget=(budget - frame) // 2, standing_budget=(budget - frame) // 2)
         self._counter = EstimateCounter()
@@ -72,7 +71,7 @@ class ProxyMemory:
         return scope.namespace == self._memory.namespace
 
     def _of(self, scope: Scope) -> SessionMemory:
-        return SessionMemory(self._memory, scope, self._config, self._clock)
+        return SessionMemory(self._memory, scope, self._config)
 
     async def find(
         self, scope: Scope, turn: Turn, keys: Sequence[str], shown: Sequence[str]
