@@ -11,7 +11,7 @@ from loom.core.scope import Scope
 from loom.errors import StoreConflict, UsageError
 
 
-class Upkeep:
+class ThreadUpkeep:
     """What is done to whole threads of a user."""
 
     def __init__(self, threads: Threads) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Collection, Sequence
 from typing import Any
 
 from loom.adapters._shared import Home
-from loom.core.clock import SystemClock
 from loom.core.scope import RunContext, Scope, within_run
 from loom.memory._write.ingest import Utterance
 from loom.memory.memory import Memory
@@ -24,7 +23,7 @@ class Turns:
         self._config = SessionConfig(recall_limit=limit, recall_budget=budget, standing_budget=standing_budget)
 
     def _of(self, memory: Memory, user_id: str, session_id: str) -> SessionMemory:
-        return SessionMemory(memory, Scope(memory.namespace, user_id, session_id), self._config, SystemClock())
+        return SessionMemory(memory, Scope(memory.namespace, user_id, session_id), self._config)
 
     async def view(self, text: str, *, user_id: str, session_id: str, shown: Collection[str] = ()) -> MemoryView:
         """What to show for a message. `shown` are the keys of the turns that the model sees anyway."""

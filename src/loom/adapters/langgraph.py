@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequen
 from typing import TYPE_CHECKING, Any, cast
 
 from loom.adapters._langgraph_threads import Threads
-from loom.adapters._langgraph_upkeep import Upkeep
+from loom.adapters._langgraph_upkeep import ThreadUpkeep
 from loom.adapters._shared import Owner, home_of_checkpoints
 from loom.adapters.langgraph_store import LoomStore
 from loom.core.clock import Clock, SystemClock
@@ -54,7 +54,7 @@ class LoomSaver(Owner, lg.BaseCheckpointSaver[int]):
 
     def _open(self) -> None:
         self._threads = Threads(self._home.of, self.serde, **self._options)
-        self._upkeep = Upkeep(self._threads)
+        self._upkeep = ThreadUpkeep(self._threads)
 
     def get_tuple(self, config: RunnableConfig) -> lg.CheckpointTuple | None:
         """The checkpoint that a config names, or the newest of its thread."""

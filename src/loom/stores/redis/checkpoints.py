@@ -7,7 +7,6 @@ from datetime import timedelta
 from operator import itemgetter
 from typing import Any, Self
 
-from loom.core.checks import check_text
 from loom.core.clock import Clock
 from loom.core.codec import checkpoint_from_dict, checkpoint_to_dict, from_bytes, to_bytes
 from loom.core.log import Checkpoint, LogEntry, SavedSession
@@ -19,8 +18,9 @@ from loom.stores._packed import LogSlice
 from loom.stores._sql import to_micros
 from loom.stores.base import DamagedData, reading
 from loom.stores.checkpoints import Action, BaseCheckpointStore, CheckpointPort, Matching, Removed, Saved, T
+from loom.stores.redis.cluster import RedisPlace
 from loom.stores.redis.connection import Argument, Guarantees, RedisConnection
-from loom.stores.redis.schema import USER_KEYS, CheckpointNames, id_bytes, session_name
+from loom.stores.redis.schema import USER_KEYS, CheckpointNames, id_bytes, session_name, store_names
 from loom.stores.redis.store import FILES, server_labels
 
 # The Lua of checkpoints: each script is one step that no other client sees half of.
@@ -395,16 +395,17 @@ class RedisCheckpointStore(BaseCheckpointStore):
         *,
         ttl: timedelta | None = None,
         clock: Clock | None = None,
-        prefix: str = "loom",
+        prefix: str | None = None,
         durable: bool | None = None,
         timeout: float = 10.0,
     ) -> None:
         super().__init__(clock)
-        check_text(prefix, "the prefix of a Redis store")
         if ttl is not None and ttl < timedelta(milliseconds=1):
             raise UsageError(f"sessions with ttl={ttl} are over at once; give at least a millisecond, or None")
-        names = CheckpointNames(prefix)
-        self._link = RedisConnection(url, durable=durable, format_key=names.format, timeout=timeout)
+        place = RedisPlace.of(url, prefix)
+        store_names(place.prefix, place.buckets)  # refuses a prefix that a cluster would misread
+        names = CheckpointNames(place.prefix, place.buckets)
+        self._link = place.connect(durable=durable, format_key=names.format, timeout=timeout)
         ttl = self._link.said.ttl.get(None) if ttl is None else ttl
         self._names, self._ttl = names, ttl
 
@@ -422,8 +423,13 @@ class RedisCheckpointStore(BaseCheckpointStore):
         found = await self._link.guarantees()
         return {**server_labels(found, self._names.prefix), "retention": f"sessions are kept {kept}"}
 
-    async def _step(self, scope: Scope, action: Action[T], *, writes: bool) -> T:  # noqa: ARG002 - a script is a step
-        return await action(_RedisSaves(self._link, self._names, scope, self._clock, self._ttl))
+    async def _step(self, scope: Scope, action: Action[T], *, writes: bool) -> T:
+        saves = _RedisSaves(self._link, self._names, scope, self._clock, self._ttl)
+        answer = await action(saves)
+        if writes and not saves.has_written:
+            # Nothing to write, because of what is there: that must be as safe as if it had been written now.
+            await self._link.confirm(saves.key)
+        return answer
 
     async def aclose(self) -> None:
         """Close the connections. Closing twice is allowed."""
@@ -436,8 +442,11 @@ class _RedisSaves(CheckpointPort[bytes]):
     def __init__(
         self, link: RedisConnection, names: CheckpointNames, scope: Scope, clock: Clock, ttl: timedelta | None
     ) -> None:
-        self._link, self._keys, self._scope = link, (names.number, *names.user(scope)), scope
+        bucket = names.bucket(scope)
+        self._link, self._keys, self._scope = link, (bucket.number, *bucket.user(scope)), scope
         self._clock, self._ttl = clock, ttl
+        self.key = bucket.number
+        self.has_written = False
 
     async def find(self, session_id: str, *ids: str | None) -> list[Saved[bytes] | None]:
         found = await self._run(FIND, self._name(session_id), *map(_wanted, ids))
@@ -490,7 +499,7 @@ class _RedisSaves(CheckpointPort[bytes]):
             if not missing:
                 break
             added = [id_bytes(id) for entries in missing for id in packing.ids_in(entries)]
-            found = await self._run(INDEX, session, newest.key, upto, anew, len(added), *added, *asked)
+            found = await self._change(INDEX, session, newest.key, upto, anew, len(added), *added, *asked)
         return {id.decode(errors="surrogatepass") for id in found or ()}
 
     async def append(
@@ -513,21 +522,25 @@ class _RedisSaves(CheckpointPort[bytes]):
         arguments += [to_bytes(checkpoint_to_dict(checkpoint)), packed.entries, len(entries), b"".join(packed.hashes)]
         for hash, body in packed.bodies.items():
             arguments += [hash, body]
-        return bool(await self._run(ADD, *arguments))
+        return bool(await self._change(ADD, *arguments))
 
     async def remove(
         self, session_id: str | None, *, id: str | None = None, keep: int = 0, erase: bool = False
     ) -> Removed:
         if erase or session_id is None:
-            checkpoints, entries, left = await self._run(FORGET, *self._names(session_id))
+            checkpoints, entries, left = await self._change(FORGET, *self._names(session_id))
             return Removed(checkpoints, entries=entries, left=left)
         if id is not None:
-            return Removed(await self._run(DELETE, self._name(session_id), id_bytes(id)))
-        found = await self._run(PRUNE, self._name(session_id), keep)
+            return Removed(await self._change(DELETE, self._name(session_id), id_bytes(id)))
+        found = await self._change(PRUNE, self._name(session_id), keep)
         return Removed(len(found), tuple(id.decode(errors="surrogatepass") for id in reversed(found)))
 
     async def _run(self, script: str, *arguments: Argument) -> Any:
         return await self._link.run(script, self._keys, (to_micros(self._clock.now()), *arguments))
+
+    async def _change(self, script: str, *arguments: Argument) -> Any:
+        self.has_written = True
+        return await self._link.change(script, self._keys, (to_micros(self._clock.now()), *arguments))
 
     def _name(self, session_id: str) -> str:
         return session_name(self._scope.for_session(session_id))
