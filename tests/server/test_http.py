@@ -752,7 +752,7 @@ async def test_inspect_opens_a_store_or_a_transcript(tmp_path: Path) -> None:
         await memory.remember("I live in Madrid.", user_id="ann")
         line = {"type": "user", "uuid": "u", "sessionId": "s", "message": {"role": "user", "content": "hi"}}
     (tmp_path / "talk.jsonl").write_text(json.dumps(line))
-    for target, text in ((tmp_path / "m.db", "ann"), (tmp_path / "talk.jsonl", "Requests")):
+    for target, text in ((tmp_path / "m.db", "ann"), (tmp_path / "talk.jsonl", "talk.jsonl")):
         command = [sys.executable, "-m", "loom", "inspect", str(target), "--json"]
         async with process(command) as address, httpx.AsyncClient() as client:
             found = await client.get(address)
