@@ -176,16 +176,16 @@ async def fill_rich(url: str) -> None:
                 await agent.run(text, user_id=TRAVELLER, session_id=name)
         for user in ("ben@harbour.example", "李小龍"):
             await agent.run(JOURNEY[0][0], user_id=user, session_id="first")
+    async with Agent(INSTRUCTIONS, model=CachingModel(clock, reports=False), **options) as agent:
+        for text, _ in OTHERS["phrases-in-portuguese"]:
+            clock.advance(60)
+            await agent.run(text, user_id=TRAVELLER, session_id="with-a-local-model")
     clock.advance(90)
     dated = f"Today is {clock.now():%Y-%m-%d %H:%M}. {INSTRUCTIONS}"
     async with Agent(dated, model=CachingModel(clock), **options) as agent:
         await agent.run(
             "Which rules do you follow, and where did you look?", user_id=TRAVELLER, session_id="train-to-lisbon"
         )
-    async with Agent(INSTRUCTIONS, model=CachingModel(clock, reports=False), **options) as agent:
-        for text, _ in OTHERS["phrases-in-portuguese"]:
-            clock.advance(60)
-            await agent.run(text, user_id=TRAVELLER, session_id="not-reported")
     async with open_memory(url, clock=clock) as memory:
         await _fill_memory(memory, clock)
 

@@ -49,9 +49,9 @@ def browser() -> Generator[Browser]:
 @contextmanager
 def served(folder: Path) -> Generator[str]:
     """The address of a server over the store in a folder."""
-    command = [sys.executable, "-m", "loom", "serve", "--url", f"sqlite:{folder}/m.db", "--port", "0", "--json"]
+    command = [sys.executable, "-m", "loom", "serve", "--url", "sqlite:./bot.db", "--port", "0", "--json"]
     alone = {**os.environ, "HOME": str(folder)}  # where no file of tokens is
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=alone) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=alone, cwd=folder) as process:
         try:
             assert process.stdout is not None
             yield json.loads(process.stdout.readline())["address"]
@@ -85,15 +85,7 @@ PAGES = {
     "transcript": "transcript",
     "not-there": f"u/{TRAVELLER}/records/nothing",
 }
-IN_DOCS = {
-    "requests": 760,
-    "request": 900,
-    "session": 800,
-    "compaction": 640,
-    "facts": 800,
-    "search": 760,
-    "shown": 560,
-}
+IN_DOCS = {"requests": 800, "request": 1240, "session": 960, "facts-all": 960, "search": 860}
 """Pages whose pictures are in the documentation, each with its height there."""
 
 
@@ -101,7 +93,7 @@ IN_DOCS = {
 def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a store that nobody changes."""
     folder = tmp_path_factory.mktemp("rich")
-    in_its_own_thread(fill_rich, f"sqlite:{folder}/m.db")
+    in_its_own_thread(fill_rich, f"sqlite:{folder}/bot.db")
     return folder
 
 
@@ -420,7 +412,7 @@ def test_a_conversation_is_followed_while_it_goes_on(page: Page, changing: str, 
     )
 
     def say(text: str) -> None:
-        subprocess.run([sys.executable, "-c", elsewhere, f"sqlite:{changed}/m.db", text, TRAVELLER], check=True)
+        subprocess.run([sys.executable, "-c", elsewhere, f"sqlite:{changed}/bot.db", text, TRAVELLER], check=True)
 
     say("How do I say window seat?")
     expect(page.locator(".talk .text", has_text="How do I say window seat?").first).to_be_visible()
@@ -439,7 +431,7 @@ def test_a_conversation_is_followed_while_it_goes_on(page: Page, changing: str, 
 
 
 def test_text_of_others_runs_nowhere(browser: Browser, tmp_path: Path) -> None:
-    url = f"sqlite:{tmp_path}/m.db"
+    url = f"sqlite:{tmp_path}/bot.db"
     users: list[str] = []
 
     async def planted() -> None:

@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from xml.etree import ElementTree as ET
 
 import httpx
 import pytest
@@ -26,6 +27,7 @@ from loom.protocols.checkpoint_store import CheckpointStore
 from loom.protocols.memory_store import Job
 from loom.server.http.app import create_app
 from loom.server.tokens import TokenFile
+from scripts import picture
 from tests.server.filled import fill
 
 pytestmark = pytest.mark.anyio
@@ -301,6 +303,13 @@ async def test_pages_of_other_sites_cannot_press_a_button(copy: str) -> None:
         done = await client.post("/inspect/u/ann/forget", data={"confirm": "ann"}, headers=evil)
         assert done.status_code == 403
         assert await memory.store.count(Scope("default", "ann"))
+
+
+async def test_the_picture_of_the_readme_is_what_the_program_draws() -> None:
+    text = await picture.main()
+    assert text == picture.PLACE.read_text(encoding="utf-8"), "run python -m scripts.picture"
+    assert ET.fromstring(text).tag.endswith("svg")
+    assert "prefers-color-scheme: dark" in text
 
 
 # -- pages in pages

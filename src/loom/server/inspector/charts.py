@@ -74,7 +74,7 @@ def _moments(fact: Fact) -> list[datetime]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Frame:
+class LivesFrame:
     """Where the parts of the picture of lives are: words beside the bars, or above them on a narrow screen."""
 
     width: int
@@ -87,17 +87,18 @@ class _Frame:
 
     @property
     def room(self) -> int:
+        """The width of the bars."""
         return self.width - self.left - 24
 
 
 _DAYS: Final = 4 * 86_400
 """Seconds from which on the days of the axis differ."""
-_BESIDE: Final = _Frame(width=_WIDE, left=290, row=28, letters=33, top=16, ticks=4)
-_ABOVE: Final = _Frame(width=400, left=8, row=46, letters=44, top=32, ticks=2)
+BESIDE: Final = LivesFrame(width=_WIDE, left=290, row=28, letters=33, top=16, ticks=4)
+ABOVE: Final = LivesFrame(width=400, left=8, row=46, letters=44, top=32, ticks=2)
 
 
 def lives_chart(
-    facts: Sequence[Fact], *, now: datetime, span: TimeSpan, link: str | None = None, narrow: bool = False
+    facts: Sequence[Fact], *, now: datetime, span: TimeSpan, link: str | None = None, frame: LivesFrame = BESIDE
 ) -> str:
     """Both times of each fact: a bar while it is true, and a mark where it was learned, or given up.
 
@@ -106,7 +107,6 @@ def lives_chart(
     """
     if not facts:
         return ""
-    frame = _ABOVE if narrow else _BESIDE
     height = 4 + len(facts) * frame.row
 
     def place(at: datetime) -> float:
@@ -128,8 +128,8 @@ def lives_chart(
     )
     about = escape(f"{len(facts)} facts, as known on {_day(now)}")
     return (
-        f'<svg class="lives{" narrow" if narrow else ""}" viewBox="0 0 {frame.width} {height + 24}" role="group" '
-        f'aria-label="{about}" data-first="{span.first:.0f}" data-last="{span.last:.0f}" '
+        f'<svg class="lives{" narrow" if frame is ABOVE else ""}" viewBox="0 0 {frame.width} {height + 24}" '
+        f'role="group" aria-label="{about}" data-first="{span.first:.0f}" data-last="{span.last:.0f}" '
         f'data-from="{frame.left / frame.width:.4f}" data-room="{frame.room / frame.width:.4f}">'
         f"{''.join(ticks)}{rows}{line}</svg>"
     )
@@ -139,7 +139,7 @@ def lives_chart(
 class _Drawing:
     """Draws the lives of facts in one frame."""
 
-    frame: _Frame
+    frame: LivesFrame
     place: Callable[[datetime], float]
     first: float
     now: datetime
@@ -168,7 +168,7 @@ class _Drawing:
 
     def _words(self, words: str, state: str, y: int) -> str:
         text = escape(_cut(words, self.frame.letters))
-        if self.frame is _ABOVE:
+        if self.frame is ABOVE:
             return f'<text x="{self.frame.left}" y="{y - 14}" class="{state}">{text}</text>'
         return f'<text x="{self.frame.left - 12}" y="{y + 4}" text-anchor="end" class="{state}">{text}</text>'
 
@@ -201,7 +201,7 @@ def words_of(fact: Fact) -> str:
 
 
 def _cut(text: str, length: float) -> str:
-    """The beginning of a text that is no wider than so many common letters."""
+    """The beginning of a text, at most as wide as so many common letters."""
     text, left = plain_text(text[: int(length) * 4]), length
     for place, letter in enumerate(text):
         left -= _width(letter)
@@ -341,7 +341,7 @@ def small_bar(sections: Mapping[str, int]) -> str:
     return f'<svg class="window small" viewBox="0 0 160 14" role="img" aria-label="{label}">{"".join(parts)}</svg>'
 
 
-def window_bar(uses: Sequence[SectionUse], cache: Mapping[str, int] | None) -> str:
+def window_bar(uses: Sequence[SectionUse], cache: Mapping[str, int] | None, *, width: int = _WIDE) -> str:
     """The window of one request: above, a part for each section, as long as its tokens; below, what the cache did.
 
     `cache` has the tokens that were read, written and neither, in this order; None where that was not reported. A cache
@@ -352,17 +352,18 @@ def window_bar(uses: Sequence[SectionUse], cache: Mapping[str, int] | None) -> s
         return ""
     x, parts = 0.0, list[str]()
     for use in uses:
-        size = use.tokens / total * _WIDE
+        size = use.tokens / total * width
         told = escape(_told(use, total))
-        room = int(size / 7.5) - 1
-        text = f'<text class="in" x="{x + 6:.1f}" y="29">{escape(_cut(use.name, room))}</text>' if room >= 3 else ""
+        name = _cut(use.name, (size - 12) / 7.5) if size > 90 else use.name
+        fits = sum(map(_width, name)) * 7.5 <= size - 8
+        text = f'<text class="in" x="{x + 6:.1f}" y="29">{escape(name)}</text>' if fits else ""
         rect = f'<rect class="s{use.kind}" x="{x:.1f}" y="4" width="{max(size - 2, 1):.1f}" height="40" rx="3"/>'
         parts.append(f'<g role="img" aria-label="{told}"><title>{told}</title>{rect}{text}</g>')
         x += size
     label = escape(f"a window of {total:,} tokens: " + ", ".join(f"{use.name} {use.tokens:,}" for use in uses))
     return (
-        f'<svg class="window" viewBox="0 0 {_WIDE} 84" role="group" aria-label="{label}">'
-        f"{''.join(parts)}{_cache_row(cache)}</svg>"
+        f'<svg class="window" viewBox="0 0 {width} 84" role="group" aria-label="{label}">'
+        f"{''.join(parts)}{_cache_row(cache, width)}</svg>"
     )
 
 
@@ -373,10 +374,10 @@ def _told(use: SectionUse, total: int) -> str:
     return text + ("" if use.usd is None else f"; ${use.usd:.6f}")
 
 
-def _cache_row(cache: Mapping[str, int] | None) -> str:
+def _cache_row(cache: Mapping[str, int] | None, width: int) -> str:
     if cache is None or not sum(cache.values()):
         return (
-            f'<g><rect class="unknown" x="1" y="50" width="{_WIDE - 2}" height="14" rx="3"/>'
+            f'<g><rect class="unknown" x="1" y="50" width="{width - 2}" height="14" rx="3"/>'
             f'<text x="6" y="80">what the cache did was not reported</text></g>'
         )
     whole, x, parts = sum(cache.values()), 0.0, list[str]()
@@ -385,7 +386,7 @@ def _cache_row(cache: Mapping[str, int] | None) -> str:
         for kind, tokens in cache.items()
     }
     for kind, tokens in cache.items():
-        size = tokens / whole * _WIDE
+        size = tokens / whole * width
         told = escape(words[kind])
         rect = f'<rect class="{kind}" x="{x:.1f}" y="50" width="{max(size - 2, 1):.1f}" height="14" rx="3"/>'
         if tokens:
@@ -431,7 +432,7 @@ def sections_chart(windows: Sequence[Mapping[str, int]], hrefs: Sequence[str]) -
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class LineMark:
     """A thing on the line of a conversation."""
 
     kind: str
@@ -460,7 +461,7 @@ _SHAPES: Final[Mapping[str, str]] = {
 _COLUMNS: Final = 320
 
 
-def line_chart(marks: Sequence[Mark], *, points: Sequence[int], branches: Sequence[Branch]) -> str:
+def line_chart(marks: Sequence[LineMark], *, points: Sequence[int], branches: Sequence[Branch]) -> str:
     """A conversation from left to right: turns, tools, compactions with what they cover, checkpoints and forks.
 
     `points` are the positions of checkpoints. Of more entries than there is room for, neighbours share a column.
@@ -503,7 +504,7 @@ def line_chart(marks: Sequence[Mark], *, points: Sequence[int], branches: Sequen
 _BRANCHES: Final = 5
 
 
-def _column(column: Sequence[Mark], x: float) -> str:
+def _column(column: Sequence[LineMark], x: float) -> str:
     """The marks of one column; the most telling of them is the link."""
     first = min(column, key=lambda mark: ("compaction", "tool", "user", "assistant", "other").index(mark.kind))
     shapes = "".join(

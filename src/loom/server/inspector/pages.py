@@ -34,6 +34,8 @@ from loom.protocols.memory_store import ListsUsers
 from loom.server.http.caller import Caller, Place, token_of
 from loom.server.http.guard import Refusal
 from loom.server.inspector.charts import (
+    ABOVE,
+    BESIDE,
     LIVES_LEGEND,
     MOST_NODES,
     TimeSpan,
@@ -365,7 +367,7 @@ async def facts(
     start = min(max(after, 0), max(0, len(found) - 1)) // _FACTS * _FACTS
     shown = found[start : start + _FACTS]
     span, link = TimeSpan.of(about, now), f"{base_of(user)}/records/{{id}}"
-    charts = [lives_chart(shown, now=known_at, span=span, link=link, narrow=narrow) for narrow in (False, True)]
+    charts = [lives_chart(shown, now=known_at, span=span, link=link, frame=frame) for frame in (BESIDE, ABOVE)]
     changed = sum(known_at in (fact.recorded_at, fact.superseded_at) for fact in about)
     return page(
         request,
@@ -420,7 +422,10 @@ async def record(request: Request, user: str, id: str) -> Response:
     """Where a record comes from, down to the words."""
     found = await caller_of(request, user).memory.explain(id, user_id=user)
     groups = [("Made from", found.sources), ("What was made from it", found.made), ("Others like it", found.history)]
-    return page(request, "record.html", user=user, found=found, groups=groups, most=_GROUP, name="memory")
+    missing = [one for one in found.missing if one != "stated"]  # the source of what assert_fact() was told
+    return page(
+        request, "record.html", user=user, found=found, groups=groups, missing=missing, most=_GROUP, name="memory"
+    )
 
 
 @router.get("/u/{user:name}/records/{id:name}/text")

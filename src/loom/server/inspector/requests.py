@@ -168,8 +168,8 @@ def _section(journal: _Journal, *, by: str, whole: bool, end: int = 0) -> Markup
         "<th>for</th><th>window</th></tr></thead><tbody>{}</tbody></table></div>"
     )
     count = f"{len(records):,} request{'' if len(records) == 1 else 's'}"
-    more = Markup('<p class="about"><a href="{}">{}</a>{}</p>').format(
-        f"{journal.here}/requests", f"all {count}" if len(records) > 1 else count, _lost_text(losses)
+    more = Markup('<p class="about"><a href="{}">{}</a>; {}</p>').format(
+        f"{journal.here}/requests", f"all {count}" if len(records) > 1 else count, _outcome(journal)
     )
     return Markup("<section>{}{}{}{}</section>").format(
         "" if whole else title,
@@ -179,9 +179,12 @@ def _section(journal: _Journal, *, by: str, whole: bool, end: int = 0) -> Markup
     )
 
 
-def _lost_text(losses: Sequence[CacheLoss | None]) -> str:
-    count = sum(loss is not None for loss in losses)
-    return "; the cache was not lost" if not count else f"; the cache was lost {count:,} \N{MULTIPLICATION SIGN}"
+def _outcome(journal: _Journal) -> str:
+    count = sum(loss is not None for loss in journal.losses)
+    if count:
+        return f"the cache was lost {count:,} \N{MULTIPLICATION SIGN}"
+    reported = any(one.cache_read is not None for one in journal.records)
+    return "the cache was not lost" if reported else "what the cache did was not reported"
 
 
 def _call(number: int, one: RequestRecord, loss: CacheLoss | None) -> AuditedCall:
@@ -272,7 +275,7 @@ async def one_request(request: Request, user: str, session: str, id: str, around
     around = min(max(around, 40), _MOST_AROUND)
     one, loss = journal.records[place], journal.losses[place]
     difference, why = await _difference(store, scope, journal.records, place, around)
-    uses = _uses(one)
+    uses = section_uses(one)
     return page(
         request,
         "request.html",
@@ -288,7 +291,7 @@ async def one_request(request: Request, user: str, session: str, id: str, around
         before=journal.href(place) if place else None,
         after=journal.href(place + 2) if place + 1 < len(journal.records) else None,
         uses=uses,
-        window=drawn(window_bar(uses, _cache(one))),
+        window=drawn(window_bar(uses, cache_use(one))),
         price=_dollars(one.cost),
         difference=difference,
         why=why,
@@ -298,7 +301,7 @@ async def one_request(request: Request, user: str, session: str, id: str, around
     )
 
 
-def _cache(one: RequestRecord) -> Mapping[str, int] | None:
+def cache_use(one: RequestRecord) -> Mapping[str, int] | None:
     """The tokens of a prompt by what the cache did with them; None where the provider said nothing."""
     if one.usage is None or one.cache_read is None:
         return None
@@ -306,9 +309,9 @@ def _cache(one: RequestRecord) -> Mapping[str, int] | None:
     return {"read": one.cache_read, "written": written, "fresh": max(0, one.usage.input - one.cache_read - written)}
 
 
-def _uses(one: RequestRecord) -> list[SectionUse]:
+def section_uses(one: RequestRecord) -> list[SectionUse]:
     """What the cache did with each section: a prefix is read, what follows is written, the end is neither."""
-    cache, total = _cache(one), sum(one.sections.values())
+    cache, total = cache_use(one), sum(one.sections.values())
     if cache is None or not total:
         return [SectionUse(name, tokens, None, None, None, None) for name, tokens in ordered(one.sections)]
     info = find_model(one.model, one.provider or None)
@@ -333,7 +336,7 @@ def _uses(one: RequestRecord) -> list[SectionUse]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _DiffSide:
     """The text of one request around the first byte that differs."""
 
     title: str
@@ -353,7 +356,7 @@ class _Side:
 class _Difference:
     moved: Explanation
     path: str
-    sides: tuple[_Side, ...]
+    sides: tuple[_DiffSide, ...]
 
 
 async def _difference(
@@ -392,10 +395,10 @@ def _compared(moved: Explanation, before: Mapping[str, JSON], after: Mapping[str
     return _Difference(moved, path, sides)
 
 
-def _side(title: str, text: str, same: int, end: int, around: int) -> _Side:
+def _side(title: str, text: str, same: int, end: int, around: int) -> _DiffSide:
     changed, tail = text[same : len(text) - end], text[len(text) - end :]
     most = around * 4
-    return _Side(
+    return _DiffSide(
         title=title,
         head=text[max(0, same - around) : same],
         changed=changed[:most],

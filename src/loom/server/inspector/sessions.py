@@ -20,7 +20,7 @@ from loom.errors import NotFound
 from loom.protocols.compactor import Rewrite
 from loom.server.http.caller import Caller
 from loom.server.http.events import SessionWatch, UserWatch, stream
-from loom.server.inspector.charts import Branch, Mark, drawn, line_chart
+from loom.server.inspector.charts import Branch, LineMark, drawn, line_chart
 from loom.server.inspector.pages import PREFIX, base_of, caller_of, page, shortened, text_page
 from loom.session.compaction.coverage import coverage
 
@@ -82,7 +82,7 @@ class _Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class _LogLine:
     """An entry of a log as the page shows it."""
 
     kind: str
@@ -143,7 +143,7 @@ async def session(
     )
 
 
-def _grouped(lines: Sequence[_Line]) -> list[tuple[bool, list[_Line]]]:
+def _grouped(lines: Sequence[_LogLine]) -> list[tuple[bool, list[_LogLine]]]:
     """The entries in runs of those that a compaction covers, and those that are still shown."""
     return [(covered, list(run)) for covered, run in groupby(lines, key=lambda line: line.covered)]
 
@@ -200,7 +200,7 @@ async def _related(caller: Caller, session: str) -> tuple[list[tuple[int, str, s
     return list(forks.values()), origin
 
 
-def _mark(position: int, entry: LogEntry, covered: frozenset[str], here: str) -> Mark:
+def _mark(position: int, entry: LogEntry, covered: frozenset[str], here: str) -> LineMark:
     href = f"{here}?before={position + 1}#e-{position}"
     match entry:
         case LoggedMessage():
@@ -210,25 +210,25 @@ def _mark(position: int, entry: LogEntry, covered: frozenset[str], here: str) ->
             )
             told = f"{entry.message.role}: {shortened(_text(entry.message), 120)}"
             known = kind if kind in {"user", "assistant", "tool"} else "other"
-            return Mark(known, told, href, entry.id in covered)
+            return LineMark(known, told, href, entry.id in covered)
         case Compaction():
             told = (
                 f"compaction of {len(entry.covered)} messages: {entry.tokens_before:,} to {entry.tokens_after:,} tokens"
             )
-            return Mark("compaction", told, f"{here}/compactions/{quote(entry.id, safe='')}")
+            return LineMark("compaction", told, f"{here}/compactions/{quote(entry.id, safe='')}")
         case _:
-            return Mark("other", entry.kind, href)
+            return LineMark("other", entry.kind, href)
 
 
-def _line(position: int, entry: LogEntry, covered: frozenset[str], applied: Sequence[str]) -> _Line:
+def _line(position: int, entry: LogEntry, covered: frozenset[str], applied: Sequence[str]) -> _LogLine:
     match entry:
         case LoggedMessage():
             pieces = tuple(_pieces(entry.message))
-            return _Line("message", entry.id, entry.at, position, entry.message.role, pieces, entry.id in covered)
+            return _LogLine("message", entry.id, entry.at, position, entry.message.role, pieces, entry.id in covered)
         case Compaction():
-            return _Line("compaction", entry.id, entry.at, position, compaction=entry, applies=entry.id in applied)
+            return _LogLine("compaction", entry.id, entry.at, position, compaction=entry, applies=entry.id in applied)
         case _:
-            return _Line("recorded", entry.id, entry.at, position, role=entry.kind)
+            return _LogLine("recorded", entry.id, entry.at, position, role=entry.kind)
 
 
 def _pieces(message: Message) -> list[_Piece]:

@@ -289,7 +289,7 @@ function status(text) {
       follow();
     });
     sign.append(words, button);
-    document.body.append(sign);
+    document.querySelector("header").append(sign); // beside the part that is replaced
   }
   sign.querySelector("span").textContent = "\u25cf " + text;
   sign.querySelector("button").textContent = paused ? "Follow" : "Pause";
