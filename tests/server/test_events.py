@@ -230,16 +230,20 @@ async def test_a_conversation_that_is_removed_ends_its_stream(tmp_path: Path) ->
         assert last["data"]["reason"] == "the conversation was removed"
 
 
-async def test_only_so_many_follow_at_once_and_who_leaves_makes_room() -> None:
-    async with running("inmemory") as (client, server):
+@pytest.mark.parametrize(("most", "held_by"), [(events.MOST_STREAMS, "other"), (events.MOST_OF_ONE, "ann")])
+async def test_only_so_many_follow_at_once_and_who_leaves_makes_room(tmp_path: Path, most: int, held_by: str) -> None:
+    tokens = TokenFile(tmp_path / "tokens.json")
+    ann = bearer(tokens.add("ann"))
+    async with running("inmemory", tokens=tokens) as (client, server):
         place = server.config.app._app.state.place
-        place.streams = events.MOST_STREAMS - 1
-        async with following(client, "/v1/users/ann/events") as told:
+        place.streams[held_by] = most - 1
+        async with following(client, "/v1/users/ann/events", headers=ann) as told:
             await anext(told)
-            await refused(client, 429, "GET", "/v1/users/bob/events")
-        while place.streams >= events.MOST_STREAMS:  # noqa: ASYNC110 - the server notices at its next look
+            refusal = await refused(client, 429, "GET", "/v1/users/bob/events", headers=ann)
+            assert f"{most} streams" in refusal["message"]
+        while place.streams.total() >= most:  # noqa: ASYNC110 - the server notices at its next look
             await anyio.sleep(0.01)
-        assert names(await told_now(client, "/v1/users/bob/events")) == ["ready"]
+        assert names(await told_now(client, "/v1/users/bob/events", headers=ann)) == ["ready"]
 
 
 async def test_a_stream_says_that_it_is_there_and_outlives_the_time_limit() -> None:

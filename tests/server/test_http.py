@@ -381,7 +381,7 @@ async def test_the_command_reads_documents(tmp_path: Path) -> None:
         assert "eighty degrees" in found["hits"][0]["text"]
     missing = run_loom([LOOM, "serve", "inmemory", "--knowledge", tmp_path / "none"], cwd=tmp_path)
     assert missing.returncode
-    assert "Traceback" not in missing.stderr
+    assert "does not exist" in missing.stderr
 
 
 # -- who may call
@@ -629,6 +629,11 @@ async def test_wrong_requests_are_answered_in_one_form() -> None:
     async with serving() as client:
         await refused(client, 404, "GET", "/v1/nowhere")
         await refused(client, 405, "PUT", "/v1/users/ann/recall")
+        assert (await client.put("/v1/users/ann/recall")).headers["allow"] == "POST"
+        assert (await client.put("/v1/users/ann/memories/x")).headers["allow"] == "DELETE, GET, PATCH"
+        form = {"Content-Type": "application/x-www-form-urlencoded"}  # what curl says of any body
+        told = await refused(client, 422, "POST", "/v1/users/ann/recall", content=b'{"query": "x"}', headers=form)
+        assert "Content-Type: application/json" in told["advice"]
         await refused(client, 422, "POST", "/v1/users/ann/recall", content=b"{")
         await refused(client, 422, "POST", "/v1/users/ann/recall", json={"query": "x", "user_id": "bob"})
         await refused(client, 422, "POST", "/v1/users/ann/recall", json={"query": ""})
@@ -752,7 +757,7 @@ async def test_inspect_opens_a_store_or_a_transcript(tmp_path: Path) -> None:
         await memory.remember("I live in Madrid.", user_id="ann")
         line = {"type": "user", "uuid": "u", "sessionId": "s", "message": {"role": "user", "content": "hi"}}
     (tmp_path / "talk.jsonl").write_text(json.dumps(line))
-    for target, text in ((tmp_path / "m.db", "ann"), (tmp_path / "talk.jsonl", "Requests")):
+    for target, text in ((tmp_path / "m.db", "ann"), (tmp_path / "talk.jsonl", "talk.jsonl")):
         command = [sys.executable, "-m", "loom", "inspect", str(target), "--json"]
         async with process(command) as address, httpx.AsyncClient() as client:
             found = await client.get(address)

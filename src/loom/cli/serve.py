@@ -186,6 +186,8 @@ async def _with_knowledge(paths: Sequence[Path]) -> tuple[Any, tuple[str, ...]]:
 
     base, notes = InMemoryKnowledgeBase(), tuple[str, ...]()
     for path in paths:
+        if not path.exists():
+            raise UsageError(f"--knowledge {path} does not exist; name a file or a folder of documents")
         loaded = await (load_folder(path) if path.is_dir() else load_file(path))
         await base.add(*loaded.documents)
         notes += loaded.notes

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
 _log = logging.getLogger(__name__)
+_SEND_JSON: Final = "send the body as JSON, with the header Content-Type: application/json; see /openapi.json"
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     status: {"model": ErrorOut, "description": text}
     for status, text in {
@@ -177,7 +178,9 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
         wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
-        return answer(request, Refusal(422, "invalid", f"the request is not valid: {wrong:.1000}", "see /openapi.json"))
+        is_json = "json" in request.headers.get("content-type", "")
+        advice = "see /openapi.json" if is_json or request.method in {"GET", "DELETE"} else _SEND_JSON
+        return answer(request, Refusal(422, "invalid", f"the request is not valid: {wrong:.1000}", advice))
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> Response:
@@ -196,8 +199,10 @@ def _add_errors(app: FastAPI) -> None:
 
 def _methods(app: FastAPI, path: str) -> list[str]:
     """The methods of all routes of a path."""
-    routes = (route for route in app.router.routes if isinstance(route, Route) and route.path_regex.match(path))
-    return sorted({method for route in routes for method in route.methods or ()})
+    inner = (getattr(route, "original_router", None) for route in app.router.routes)
+    routes = [*app.router.routes, *(route for router in inner if router is not None for route in router.routes)]
+    fitting = (route for route in routes if isinstance(route, Route) and route.path_regex.match(path))
+    return sorted({method for route in fitting for method in route.methods or ()})
 
 
 class _Checked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Final
@@ -34,8 +35,8 @@ class Place:
     counts: Counts = field(default_factory=Counts)
     heartbeat: float = 15.0
     """Seconds without an event after which a stream says that it is there, so that nobody takes it for dead."""
-    streams: int = 0
-    """Callers that follow events now."""
+    streams: Counter[str] = field(default_factory=Counter[str])
+    """How many streams of events each token has now."""
     is_ending: bool = False
     """Whether the server ends, and so do the streams."""
     _views: dict[str, Memory] = field(default_factory=dict[str, Memory])

@@ -1,8 +1,8 @@
 """Server-sent events: what changes in a user's memory and conversations, told while somebody follows.
 
 Each stream looks at the stores itself, once a second. So it also tells what other processes did, and nothing is kept
-for a client that reads slowly: it is told later, and what happened meanwhile in one event. A client that reads nothing
-for a minute is disconnected by the time limit of every answer.
+for a client that reads slowly: it is told later, and what happened meanwhile in one event. If it does not read at all,
+the buffers of its connection fill, and the time limit of every answer ends it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ from loom.text.fence import plain_text
 
 LOOK_EVERY: Final = 1.0
 MOST_STREAMS: Final = 256
-"""Streams at once: each looks at the stores once a second."""
+"""Streams at once: each looks at the stores once a second, which takes about a millisecond."""
+MOST_OF_ONE: Final = 64
+"""Streams of one token, so that one caller cannot keep all others from following."""
 MOST_SECONDS: Final = 3_600.0
 _SESSIONS: Final = 50
 """Conversations that went on since the last look, at most as many as are told."""
@@ -130,8 +132,10 @@ class Watch(Protocol):
 
 def stream(caller: Caller, watch: Watch, seconds: float | None = None) -> Response:
     """An answer that tells events until the client, the token, the time or the server ends it."""
-    if caller.place.streams >= MOST_STREAMS:
-        raise Refusal(429, "too_many", f"there are {MOST_STREAMS} streams already", "try again later")
+    streams = caller.place.streams
+    most = MOST_OF_ONE if streams[caller.token.name] >= MOST_OF_ONE else MOST_STREAMS
+    if most == MOST_OF_ONE or streams.total() >= MOST_STREAMS:
+        raise Refusal(429, "too_many", f"there are {most} streams already", "end one of them, or try again later")
     headers = {"X-Accel-Buffering": "no"}  # proxies that collect an answer would hold events back
     return StreamingResponse(_told(caller, watch, seconds), media_type="text/event-stream", headers=headers)
 
@@ -139,7 +143,7 @@ def stream(caller: Caller, watch: Watch, seconds: float | None = None) -> Respon
 async def _told(caller: Caller, watch: Watch, seconds: float | None) -> AsyncGenerator[bytes]:
     """The bytes of a stream: events, comments while nothing happens, and at the end why it ends."""
     begun = spoke = monotonic()
-    caller.place.streams += 1
+    caller.place.streams[caller.token.name] += 1
     try:
         yield b"retry: 2000\n\n"
         while True:
@@ -158,7 +162,7 @@ async def _told(caller: Caller, watch: Watch, seconds: float | None) -> AsyncGen
     except LoomError as error:
         yield Told("end", {"reason": refusal_of(error).message}).encoded()
     finally:
-        caller.place.streams -= 1
+        caller.place.streams[caller.token.name] -= 1
 
 
 def _end_of(caller: Caller, begun: float, seconds: float | None) -> str | None:
