@@ -406,6 +406,25 @@ async def test_many_facts_are_paged_and_the_slider_has_few_stops(tmp_path: Path)
         assert "person 0999" not in first, "what was learned last was not known at the first stop"
 
 
+async def test_facts_of_any_time_are_drawn(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/m.db"
+    async with open_memory(url) as memory:
+        ends = (datetime(1, 1, 1, tzinfo=UTC), None, datetime(9999, 12, 31, tzinfo=UTC))
+        for n, (begin, end) in enumerate(((ends[0], ends[2]), (ends[1], ends[2]), (ends[0], ends[1]))):
+            await memory.assert_fact("Ann", f"knows_{n}", "Bob", user_id="ann", valid_from=begin, valid_until=end)
+    async with serving(url) as client:
+        text = await page(client, "u/ann/facts")
+        assert "true from 0001-01-01 to 9999-12-31" in text
+        last = re.search(r'data-last="(\d+)"', text)
+        assert last is not None
+        assert int(last[1]) < datetime.now(UTC).timestamp() + 2 * 86_400, "the axis does not reach to the year 9999"
+        for path in ("facts?k=-5", "facts?k=999&after=99999999999999", "facts?at=0001-01-01", "graph"):
+            await page(client, f"u/ann/{path}")
+        for path in ("facts?at=yesterday", "facts?k=x", "sessions/none", "requests?after=none"):
+            answer = await client.get(f"/inspect/u/ann/{path}")
+            assert answer.status_code in {200, 404, 422}, path
+
+
 async def test_many_conversations_are_paged(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path}/m.db"
     for n in range(60):
