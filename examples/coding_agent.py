@@ -11,11 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from loom import Agent, ToolCallPart, ToolError, tool
+from loom import Agent, ToolCallPart, ToolError
 from loom.testing import ScriptedModel
 
 
-@tool
 def edit_file(path: str, old: str, new: str) -> str:
     """Replace a text that occurs once in a file."""
     if (text := Path(path).read_text()).count(old) != 1:
@@ -24,7 +23,6 @@ def edit_file(path: str, old: str, new: str) -> str:
     return f"{path} changed"
 
 
-@tool
 def run_tests() -> str:
     """Run the tests of the project."""
     done = subprocess.run([sys.executable, "calc.py"], capture_output=True, text=True, check=False)

@@ -312,6 +312,18 @@ def test_audit(tmp_path):
     assert [call["collapse"] is None for call in longest] == [True, True, False, True]
 
 
+@pytest.mark.parametrize(("read", "says"), [(0, "Nothing was ever read from the cache"), (2_400, "never lost")])
+def test_audit_of_a_cache_that_was_never_read(tmp_path, read, says):
+    usage = {"input_tokens": 30, "cache_creation_input_tokens": 2_400, "cache_read_input_tokens": read}
+    lines = []
+    for turn in range(4):
+        messages = [{"role": ("user", "assistant")[n % 2], "content": f"Part {n}."} for n in range(2 * turn + 1)]
+        body = {"model": "claude-sonnet-5", "messages": messages, "system": "You are brief."}
+        lines.append(json.dumps({"at": 60 * turn, "request": body, "response": {"usage": usage}}))
+    (tmp_path / "trace.jsonl").write_text("\n".join(lines))
+    assert says in " ".join(loom("cache", "audit", tmp_path / "trace.jsonl").stdout.split())
+
+
 def test_audit_of_a_pipe(tmp_path):
     transcript(tmp_path / "one.jsonl", *LOST)
     text = (tmp_path / "one.jsonl").read_text()

@@ -127,8 +127,8 @@ def test_steps_have_a_row_each_and_a_sum() -> None:
     lines = shown(steps_table(Simulation(STEPS)))
     assert lines[0] == "read share ▁▇"
     assert lines[1].split() == ["#", "tokens", "read", "write", "uncached", "cost", "share"]
-    assert row(lines, "0") == ["0", "12,500", "0", "12,000", "500", "15,500", "0.0%", "░░░░░░"]
-    assert row(lines, "1") == ["1", "15,000", "12,000", "2,000", "1,000", "4,700", "80.0%", "████░░"]
+    assert row(lines, "1") == ["1", "12,500", "0", "12,000", "500", "15,500", "0.0%", "░░░░░░"]
+    assert row(lines, "2") == ["2", "15,000", "12,000", "2,000", "1,000", "4,700", "80.0%", "████░░"]
     assert row(lines, "all") == ["all", "27,500", "12,000", "14,000", "1,500", "20,200", "43.6%"]
     assert "20,200 for 27,500 tokens, 73.5% of" in " ".join(lines[-2:])
 
@@ -137,7 +137,7 @@ def test_of_many_steps_the_middle_is_left_out() -> None:
     big = replace(STEPS[1], read=900_000, write=100_000, uncached=0)
     lines = shown(steps_table(Simulation((STEPS[0], *[big] * 149)), rows=10))
     numbers = [line.split()[0] for line in lines[3:14]]
-    assert numbers == ["0", "1", "2", "3", "4", "⋮", "145", "146", "147", "148", "149"]
+    assert numbers == ["1", "2", "3", "4", "5", "⋮", "146", "147", "148", "149", "150"]
     assert row(lines, "⋮") == ["⋮", "140", "more"]
     assert row(lines, "all")[1:3] == ["149,012,500", "134,100,000"]
     assert len(lines[0].split()[-1]) == 50

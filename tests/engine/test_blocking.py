@@ -1,6 +1,8 @@
 """The blocking forms of Memory, Session and Agent: the same methods, without a loop."""
 
 import inspect
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -23,6 +25,7 @@ from loom import (
     open_memory,
     open_memory_sync,
 )
+from loom.core.threads import Portal
 from loom.testing import ScriptedModel
 
 LEFT_OUT = {"aclose", "announce", "answering", "blocking", "open", "resume_sync", "run_sync"}
@@ -198,3 +201,20 @@ def test_a_program_that_leaves_a_stream_half_read_ends(tmp_path):
     command = [sys.executable, "-W", "error", "-c", program]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
     assert (done.stdout.strip(), done.stderr) == ("One.", "")
+
+
+def test_an_interrupted_call_stops_what_it_waited_for():
+    portal = Portal()
+    stopped = threading.Event()
+
+    async def forever():
+        os.kill(os.getpid(), signal.SIGINT)  # as Ctrl-C does, while the main thread waits
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        portal.call(forever)
+    assert stopped.wait(60)
+    portal.close()

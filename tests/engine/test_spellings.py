@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loom import Agent, Session, open_checkpoints, open_memory, open_memory_sync, open_model
+from loom import Agent, Memory, Session, open_checkpoints, open_memory, open_memory_sync, open_model
 from loom.errors import UsageError
 from loom.testing import ScriptedModel
 
@@ -113,11 +113,25 @@ def test_a_method_of_another_library_says_how_it_is_called_here(name: str, says:
         getattr(open_memory("inmemory"), name)
 
 
+def test_a_memory_that_is_made_of_a_url_says_how_to_open_one() -> None:
+    for given in ("sqlite:./x.db", {"backend": "sqlite", "path": "x.db"}):
+        with pytest.raises(UsageError, match=r"write Memory.open\(URL\), or open_memory\(URL\)"):
+            Memory(given)  # type: ignore[arg-type]
+
+
+def test_the_help_of_a_blocking_method_is_that_of_the_async_one() -> None:
+    with open_memory_sync("inmemory") as memory:
+        assert memory.recall.__doc__ is not None
+        assert "where: a further filter" in memory.recall.__doc__
+        assert "`for record in memory.list(...)`" in str(memory.list.__doc__)
+        assert str(memory.recall.__doc__).startswith("Search a user's memory")
+
+
 def test_an_agent_says_so_too_and_what_is_there_is_there() -> None:
-    agent = Agent(memory=None)
-    with pytest.raises(AttributeError, match=r"in Loom it is run_sync\(text"):
-        agent.invoke("Hi.")  # type: ignore[attr-defined]
-    with pytest.raises(AttributeError, match="did you mean 'run_sync'"):
-        agent.runsync("Hi.")  # type: ignore[attr-defined]
-    assert not hasattr(agent, "invoke")
-    assert callable(agent.blocking.run)
+    with Agent(memory=None) as agent:
+        with pytest.raises(AttributeError, match=r"in Loom it is run_sync\(text"):
+            agent.invoke("Hi.")  # type: ignore[attr-defined]
+        with pytest.raises(AttributeError, match="did you mean 'run_sync'"):
+            agent.runsync("Hi.")  # type: ignore[attr-defined]
+        assert not hasattr(agent, "invoke")
+        assert callable(agent.blocking.run)

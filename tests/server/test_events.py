@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from loom.core.message import Message
 from loom.core.scope import Scope
 from loom.server.http import events
 from loom.server.http.app import create_app
+from loom.server.http.guard import Limits
 from loom.server.http.listen import http_server
 from loom.server.tokens import TokenFile
 from tests.server.test_http import ADD, bearer, ok, refused, serving
@@ -238,3 +240,14 @@ async def test_only_so_many_follow_at_once_and_who_leaves_makes_room() -> None:
         while place.streams >= events.MOST_STREAMS:  # noqa: ASYNC110 - the server notices at its next look
             await anyio.sleep(0.01)
         assert names(await told_now(client, "/v1/users/bob/events")) == ["ready"]
+
+
+async def test_a_stream_says_that_it_is_there_and_outlives_the_time_limit() -> None:
+    """The limit is for the time between two parts of an answer."""
+    async with running("inmemory", limits=Limits(seconds=2)) as (client, _):
+        async with client.stream("GET", "/v1/users/ann/events", params={"seconds": 4}) as response:
+            lines = [line async for line in response.aiter_lines()]
+        assert ": nothing new" in lines
+        assert json.loads(lines[-2].removeprefix("data: "))["reason"] == "the time is over"
+        counted = (await client.get("/metrics")).text
+        assert re.search(r"loom_loop_lag_seconds_count [1-9]", counted)

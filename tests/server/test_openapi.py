@@ -50,6 +50,14 @@ const { data, error } = await client.POST("/v1/users/{user}/recall", {
   params: { path }, body: { query: "Which seat?", limit: LIMIT, history: false },
 });
 if (error) console.log(error); else console.log(data.hits[0].text, data.scope.user);
+const found = await client.POST("/v1/knowledge/search", { body: { query: "How hot is tea?", limit: 5 } });
+console.log(found.data?.hits[0].document);
+const calls = await client.GET("/v1/users/{user}/sessions/{session}/requests", {
+  params: { path: { ...path, session: "talk" } },
+});
+console.log(calls.data?.items[0].cache_read ?? "not reported");
+const told = await client.GET("/v1/users/{user}/events", { params: { path, query: { seconds: 0 } }, parseAs: "stream" });
+console.log(told.response.body);
 """
 
 

@@ -54,7 +54,7 @@ def audit_view(audit: Audit, *, all: bool = False) -> RenderableType:
     if audit.collapses:
         views += [_causes(audit), Text()]
     elif audit.requests > audit.not_reported:
-        views += [Text("The cache was never lost."), Text()]
+        views += [_without_collapse(audit), Text()]
     if len(audit.sessions) > 1:
         views += [_sessions(audit, limit), Text()]
     views += _collapses(audit, limit)
@@ -75,6 +75,16 @@ def _head(audit: Audit) -> RenderableType:
         share = (audit.lost_usd or 0.0) / audit.usd if audit.usd else 0.0
         lines.append(Text(f"with no collapse: {dollars(audit.usd_without_collapse)}, {share:.1%} less"))
     return Group(*lines)
+
+
+def _without_collapse(audit: Audit) -> RenderableType:
+    """What no collapse means: that the cache worked, or that nothing was ever in it to lose."""
+    if audit.read_share != 0 or len(audit.sessions) == audit.requests:  # a first request reads nothing
+        return Text("The cache was never lost.")
+    return Text(
+        "Nothing was ever read from the cache, so nothing could be lost. Either no part is marked to be cached, or the "
+        "prompt begins anew in every request: record the requests, and `loom cache simulate` says which and why."
+    )
 
 
 def _sums(name: str, sums: Audit | AuditedGroup) -> Text:

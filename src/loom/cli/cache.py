@@ -552,7 +552,7 @@ def _steps(simulation: Simulation, rows: int, glyphs: _Glyphs, width: int) -> Re
         counts += [] if price is None else [f"{_usd(step.cost, price):,.4f}"]
         filled = int(_ratio(step) * _SHARE_CELLS)
         bar = Text(glyphs.cached * filled + glyphs.uncached * (_SHARE_CELLS - filled), style="green")
-        table.add_row(f"{number:,}", *counts, _share(step.read, step.tokens), bar)
+        table.add_row(f"{number + 1:,}", *counts, _share(step.read, step.tokens), bar)
     spark = Text(f"read share {_spark([_ratio(s) for s in steps], glyphs, max(8, width - 11))}", no_wrap=True)
     usd = "" if simulation.usd is None else f" (${simulation.usd:,.4f})"
     cost = (

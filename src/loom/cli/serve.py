@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import webbrowser
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -36,6 +37,8 @@ app.add_typer(tokens_app, name="token")
 
 _BACKLOG = 2048
 """Connections that may wait to be accepted."""
+_SWITCH_SECONDS = 0.001
+"""How long a thread that reads rows may keep the interpreter while the event loop waits for it; by default, 5 ms."""
 Tokens = Annotated[
     Path | None, typer.Option("--tokens", help="The file of tokens; by default, one in your home folder.")
 ]
@@ -146,6 +149,7 @@ async def _serve(served: _Served) -> None:
     from loom.server.http.guard import LOOPBACK
     from loom.server.http.listen import http_server
 
+    sys.setswitchinterval(_SWITCH_SECONDS)
     checkpoints, notes = agent_checkpoints(None, served.url)
     config, left_out = await _with_knowledge(served.knowledge)
     notes = (*notes, *left_out)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from functools import cache
+from types import FunctionType
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, Self, TypeVar
 
 from loom.core.doors import missing_attribute
@@ -21,6 +23,16 @@ class _Closes(Protocol):
 
 
 _T = TypeVar("_T", bound=_Closes)
+
+
+@cache
+def _share_docs(blocking: type, of: type) -> None:
+    """Give each blocking method the whole docstring of its async form, so that help() says all of it."""
+    for name, method in vars(blocking).items():
+        whole = getattr(getattr(of, name, None), "__doc__", None)
+        if isinstance(method, FunctionType) and not name.startswith("_") and whole and "\n" in whole:
+            rest = whole.strip().partition("\n")[2]
+            method.__doc__ = f"{method.__doc__}\n{rest}"
 
 
 class Blocking(Generic[_T]):
@@ -45,6 +57,7 @@ class Blocking(Generic[_T]):
         return made
 
     def _begin(self, of: _T, portal: Portal, *, owns_portal: bool) -> None:
+        _share_docs(type(self), type(of))
         self._of, self._portal, self._owns_portal = of, portal, owns_portal
         self._is_closed = False
 

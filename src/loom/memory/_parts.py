@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import Self
@@ -11,6 +11,7 @@ from loom.core.clock import Clock, RecordIds, RisingClock, SystemClock
 from loom.core.record import Episode
 from loom.core.scope import Scope
 from loom.core.threads import Locks
+from loom.errors import UsageError
 from loom.memory._recall.recall import Recall
 from loom.memory._shared import Adopt, EmbedderBinding, UserTimes
 from loom.memory._upkeep.background import Upkeep
@@ -67,6 +68,8 @@ class MemoryParts:
             reranker: reorders the best hits.
             place: the URL of the store, for what is to be saved beside it.
         """
+        if isinstance(store, str | Mapping):  # as other libraries are made; it may hold a password
+            raise UsageError("Memory() takes a store and not its URL; write Memory.open(URL), or open_memory(URL)")
         self.store = store
         self.config = config or MemoryConfig()
         self.namespace = namespace

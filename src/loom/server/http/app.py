@@ -72,7 +72,8 @@ def create_app(
     that it answers for; None for all. `transcript` is a file or folder that the page of transcripts shows.
     `mcp_app` makes the app of the MCP server, for those who have more tools to offer on the same address.
     """
-    place = Place(memory, checkpoints, tokens, Counts())
+    limits = limits or Limits()
+    place = Place(memory, checkpoints, tokens, Counts(), heartbeat=min(15.0, limits.seconds / 2))
     mcp = (mcp_app or _mcp_app)(mcp_server(_door_of))
 
     @asynccontextmanager
@@ -97,7 +98,7 @@ def create_app(
             return None if token is None else f"token {token.name}"
         return None
 
-    return Gate(app, hosts=hosts, limits=limits or Limits(), counts=place.counts, known=known, end=place.end)
+    return Gate(app, hosts=hosts, limits=limits, counts=place.counts, known=known, end=place.end)
 
 
 def _mcp_app(server: Server[Any]) -> Starlette:

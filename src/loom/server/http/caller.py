@@ -32,6 +32,8 @@ class Place:
     checkpoints: CheckpointStore
     tokens: TokenFile | None = None
     counts: Counts = field(default_factory=Counts)
+    heartbeat: float = 15.0
+    """Seconds without an event after which a stream says that it is there, so that nobody takes it for dead."""
     streams: int = 0
     """Callers that follow events now."""
     is_ending: bool = False

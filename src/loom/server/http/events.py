@@ -32,8 +32,6 @@ from loom.server.http.guard import Refusal, refusal_of
 from loom.text.fence import plain_text
 
 LOOK_EVERY: Final = 1.0
-HEARTBEAT: Final = 15.0
-"""Seconds without an event after which a comment is sent, so that nobody on the way takes the stream for dead."""
 MOST_STREAMS: Final = 256
 """Streams at once: each looks at the stores once a second."""
 MOST_SECONDS: Final = 3_600.0
@@ -151,7 +149,7 @@ async def _told(caller: Caller, watch: Watch, seconds: float | None) -> AsyncGen
             reason = _end_of(caller, begun, seconds)
             if reason is not None:
                 break
-            if monotonic() - spoke >= HEARTBEAT:
+            if monotonic() - spoke >= caller.place.heartbeat:
                 yield b": nothing new\n\n"
                 spoke = monotonic()
             left = LOOK_EVERY if seconds is None else begun + seconds - monotonic()
