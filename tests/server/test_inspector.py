@@ -16,6 +16,7 @@ from xml.etree import ElementTree as ET
 
 import httpx
 import pytest
+from fastapi.routing import APIRoute
 
 from loom import open_checkpoints, open_memory
 from loom.core.log import Checkpoint, Compaction, LoggedMessage, Recorded, Replacement
@@ -26,6 +27,7 @@ from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore
 from loom.protocols.memory_store import Job
 from loom.server.http.app import create_app
+from loom.server.inspector import pages, requests, sessions
 from loom.server.tokens import TokenFile
 from scripts import picture
 from tests.server.filled import fill
@@ -340,11 +342,11 @@ async def test_a_long_conversation_is_paged_and_every_message_is_on_one_page(tmp
     url = f"sqlite:{tmp_path}/m.db"
     await save_talk(url, "long", [f"message <{n}>" for n in range(150)])
     async with serving(url) as client:
-        pages = await walk(client, "u/ann/sessions/long", "\N{LEFTWARDS ARROW} earlier")
-        assert len(pages) == 3
+        found = await walk(client, "u/ann/sessions/long", "\N{LEFTWARDS ARROW} earlier")
+        assert len(found) == 3
         for n in range(150):
             words = f'dir="auto">message &lt;{n}&gt;</p>'
-            assert sum(words in text for text in pages) == 1, n
+            assert sum(words in text for text in found) == 1, n
         forward = await walk(client, "u/ann/sessions/long?before=40", "later")
         assert f'dir="auto">message &lt;{149}&gt;</p>' in forward[-1]
         points = await walk(client, "u/ann/sessions/long", "older checkpoints")
@@ -395,15 +397,34 @@ async def test_many_facts_are_paged_and_the_slider_has_few_stops(tmp_path: Path)
         )
         await memory.store.put(Scope("default", "ann"), *facts)
     async with serving(url) as client:
-        pages = await walk(client, "u/ann/facts", "next 40")
-        assert len(pages) == 25
+        found = await walk(client, "u/ann/facts", "next 40")
+        assert len(found) == 25
         for n in range(1_000):
-            assert sum(f"<bdi>person {n:04} knows Ann</bdi>" in text for text in pages) == 1, n
-        stops = re.search(r'data-stops="([^"]+)"', pages[0])
+            assert sum(f"<bdi>person {n:04} knows Ann</bdi>" in text for text in found) == 1, n
+        stops = re.search(r'data-stops="([^"]+)"', found[0])
         assert stops is not None
         assert len(stops[1].split()) <= 401
         first = await page(client, "u/ann/facts?k=0")
         assert "person 0999" not in first, "what was learned last was not known at the first stop"
+
+
+async def test_facts_of_any_time_are_drawn(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/m.db"
+    async with open_memory(url) as memory:
+        ends = (datetime(1, 1, 1, tzinfo=UTC), None, datetime(9999, 12, 31, tzinfo=UTC))
+        for n, (begin, end) in enumerate(((ends[0], ends[2]), (ends[1], ends[2]), (ends[0], ends[1]))):
+            await memory.assert_fact("Ann", f"knows_{n}", "Bob", user_id="ann", valid_from=begin, valid_until=end)
+    async with serving(url) as client:
+        text = await page(client, "u/ann/facts")
+        assert "true from 0001-01-01 to 9999-12-31" in text
+        last = re.search(r'data-last="(\d+)"', text)
+        assert last is not None
+        assert int(last[1]) < datetime.now(UTC).timestamp() + 2 * 86_400, "the axis does not reach to the year 9999"
+        for path in ("facts?k=-5", "facts?k=999&after=99999999999999", "facts?at=0001-01-01", "graph"):
+            await page(client, f"u/ann/{path}")
+        for path in ("facts?at=yesterday", "facts?k=x", "sessions/none", "requests?after=none"):
+            answer = await client.get(f"/inspect/u/ann/{path}")
+            assert answer.status_code in {200, 404, 422}, path
 
 
 async def test_many_conversations_are_paged(tmp_path: Path) -> None:
@@ -411,10 +432,10 @@ async def test_many_conversations_are_paged(tmp_path: Path) -> None:
     for n in range(60):
         await save_talk(url, f"talk-{n:02}", ["hello"])
     async with serving(url) as client:
-        pages = await walk(client, "u/ann/sessions", "older")
-        assert len(pages) == 2
+        found = await walk(client, "u/ann/sessions", "older")
+        assert len(found) == 2
         for n in range(60):
-            assert sum(f"<bdi>talk-{n:02}</bdi>" in text for text in pages) == 1, n
+            assert sum(f"<bdi>talk-{n:02}</bdi>" in text for text in found) == 1, n
 
 
 async def plant_requests(url: str, records: list[dict[str, JSON]]) -> None:
@@ -443,10 +464,10 @@ async def test_many_requests_are_paged(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path}/m.db"
     await plant_requests(url, [told(0 if n == 0 else 1_000, 1_000) for n in range(250)])
     async with serving(url) as client:
-        pages = await walk(client, "u/ann/sessions/talk/requests", "\N{LEFTWARDS ARROW} earlier requests")
-        assert len(pages) == 3
+        found = await walk(client, "u/ann/sessions/talk/requests", "\N{LEFTWARDS ARROW} earlier requests")
+        assert len(found) == 3
         for n in range(250):
-            assert sum(f'/requests/q{n}">{n + 1}</a>' in text for text in pages) == 1, n
+            assert sum(f'/requests/q{n}">{n + 1}</a>' in text for text in found) == 1, n
 
 
 async def test_not_reported_is_not_zero_and_a_cache_that_nobody_missed_is_lost(tmp_path: Path) -> None:
@@ -471,6 +492,41 @@ async def test_not_reported_is_not_zero_and_a_cache_that_nobody_missed_is_lost(t
         row = re.search(r"convo</td>(.*?)</tr>", second, re.DOTALL)
         assert row is not None
         assert re.findall(r">([\d,$.]+)<", row[1]) == ["1,500", "0", "1,500", "0", "$0.005625"]
+
+
+ROUTES = [
+    (method, route.path)
+    for router in (pages.router, sessions.router, requests.router)
+    for route in router.routes
+    if isinstance(route, APIRoute) and "{user:name}" in route.path
+    for method in route.methods or ()
+]
+
+
+async def test_no_page_of_another_user_says_whether_there_is_one(copy: str, tmp_path: Path) -> None:
+    tokens = TokenFile(tmp_path / "tokens.json")
+    own = {"Authorization": f"Bearer {tokens.add('ann', users=['ann'])}"}
+    reads = {"Authorization": f"Bearer {tokens.add('reads', users=['ann'], rights=['read'])}"}
+    revoked = {"Authorization": f"Bearer {tokens.add('gone')}"}
+    tokens.revoke("gone")
+    form = {"confirm": "x", "compaction": "x", "at": "x"}
+    assert len(ROUTES) >= 22
+    async with serving(copy, tokens=tokens) as client:
+        for method, template in ROUTES:
+            paths = [
+                template.replace("{user:name}", user).replace("{session:name}", "talk-0").replace("{id:name}", "x")
+                for user in (quote("Zoë"), "nobody", "ann")
+            ]
+            paths = [path.replace("{verb}", "confirm") for path in paths]
+            data = form if method == "POST" else None
+            for headers in ({}, {"Authorization": "Bearer loom_wrong"}, revoked):
+                answers = [await client.request(method, path, data=data, headers=headers) for path in paths]
+                assert {one.status_code for one in answers} == {401}, (method, template)
+            there, nobody = [await client.request(method, path, data=data, headers=own) for path in paths[:2]]
+            assert (there.status_code, there.text) == (nobody.status_code, nobody.text), (method, template)
+            assert there.status_code == 403, (method, template)
+            if method == "POST":
+                assert (await client.post(paths[2], data=form, headers=reads)).status_code == 403, template
 
 
 async def test_pages_follow_only_what_their_token_may_read(copy: str, tmp_path: Path) -> None:

@@ -56,11 +56,12 @@ class TimeSpan:
 
     @classmethod
     def of(cls, facts: Sequence[Fact], now: datetime) -> TimeSpan:
-        """The time in which these facts were learned, and as much again before it; what began earlier is cut."""
+        """The time since these facts were learned, as much again before it, and half of it behind; the rest is cut."""
         seen = [at.timestamp() for fact in facts for at in _moments(fact)] or [now.timestamp()]
         learned = min((fact.recorded_at.timestamp() for fact in facts), default=now.timestamp())
-        last = max(*seen, now.timestamp())
-        return cls(max(min(seen), learned - max(last - learned, 86_400)), last)
+        today = max(now.timestamp(), max((fact.recorded_at.timestamp() for fact in facts), default=0.0))
+        span = max(today - learned, 86_400.0)
+        return cls(max(min(seen), learned - span), max(today, min(max(seen), today + span / 2)))
 
     def place(self, at: datetime) -> float:
         """Where a moment stands, as a part of the width."""
@@ -219,7 +220,7 @@ def _width(letter: str) -> float:
 
 
 def _day(at: datetime | None) -> str:
-    return "open" if at is None else f"{at:%Y-%m-%d}"
+    return "open" if at is None else at.date().isoformat()
 
 
 def graph_chart(facts: Sequence[Fact], *, link: str) -> str:
@@ -233,13 +234,16 @@ def graph_chart(facts: Sequence[Fact], *, link: str) -> str:
     few = len(names) <= _FEW
     height = 560 if few else 800
     places = _ring(names, 480, height / 2, (300, 215) if few else (250, 250))
-    between = [f for f in facts if f.subject != f.object and f.subject in places and f.object in places]
+    between: dict[tuple[str, str], list[Fact]] = {}
+    for fact in facts:
+        if fact.subject != fact.object and fact.subject in places and fact.object in places:
+            between.setdefault((fact.subject, fact.object), []).append(fact)
     labelled = len(between) <= _LABELLED
-    edges = "".join(_edge(fact, places, labelled=labelled) for fact in between)
+    edges = "".join(_edge(several, places, labelled=labelled) for several in between.values())
     nodes = "".join(_node(name, degree[name], places[name], few=few, link=link) for name in places)
     return (
         f'<svg class="graph" viewBox="0 0 {_WIDE} {height}" role="group" '
-        f'aria-label="{len(names)} names and {len(between)} facts between them">{edges}{nodes}</svg>'
+        f'aria-label="{len(names)} names and {sum(map(len, between.values()))} facts between them">{edges}{nodes}</svg>'
     )
 
 
@@ -263,14 +267,16 @@ def _ring(names: Sequence[str], x: float, y: float, radius: tuple[float, float])
     return places
 
 
-def _edge(fact: Fact, places: Mapping[str, Spot], *, labelled: bool) -> str:
-    (x1, y1, _), (x2, y2, _) = places[fact.subject], places[fact.object]
+def _edge(facts: Sequence[Fact], places: Mapping[str, Spot], *, labelled: bool) -> str:
+    """The line of all facts between two names."""
+    (x1, y1, _), (x2, y2, _) = places[facts[0].subject], places[facts[0].object]
     line = f'<line class="edge" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
-    predicate = "instruction" if fact.predicate.startswith("instruction") else fact.predicate.replace("_", " ")
-    words = escape(_cut(predicate, 20))
+    words = ("instruction" if one.predicate.startswith("instruction") else one.predicate for one in facts)
+    label = escape(_cut(", ".join(dict.fromkeys(words)).replace("_", " "), 26))
     at = 0.58  # nearer to the object, so that the words of lines from one name do not meet
     text = f'<text class="word" x="{x1 + (x2 - x1) * at:.1f}" y="{y1 + (y2 - y1) * at + 4:.1f}" text-anchor="middle">'
-    return f"<g><title>{escape(words_of(fact))}</title>{line}{f'{text}{words}</text>' if labelled else ''}</g>"
+    told = escape("\n".join(words_of(one) for one in facts[:20]))
+    return f"<g><title>{told}</title>{line}{f'{text}{label}</text>' if labelled else ''}</g>"
 
 
 def _node(name: str, facts: int, spot: Spot, *, few: bool, link: str) -> str:

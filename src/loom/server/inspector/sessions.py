@@ -37,7 +37,8 @@ _RELATED: Final = 1_000
 _WORDS: Final = 1_200
 """Characters of one part of a message."""
 _FIRST_WORDS: Final = 90
-_MANY: Final = 300
+_MANY: Final = 100
+"""Checkpoints from which on the first one is not looked for."""
 _OPENED: Final = 200
 """Messages that an opened compaction lists."""
 
