@@ -25,7 +25,7 @@ from rich.progress import Progress
 
 from loom.memory._recall import rank as ranking
 from loom.memory._recall import recall
-from loom.memory._recall.rank import WEIGHTS, Candidate, QuestionHints, Ranked, Talk, looks_up
+from loom.memory._recall.rank import WEIGHTS, Candidates, QuestionHints, Ranking, Talk, looks_up
 
 SETS: Mapping[Talk, Sequence[Callable[[Path], Iterator[Corpus]]]] = {
     "people": [locomo],
@@ -59,16 +59,16 @@ class Example:
 
 
 @contextmanager
-def ranked_candidates() -> Generator[list[tuple[Sequence[Candidate], QuestionHints]]]:
+def ranked_candidates() -> Generator[list[tuple[Candidates, QuestionHints]]]:
     """What rank() was given, while the block lasts."""
-    given: list[tuple[Sequence[Candidate], QuestionHints]] = []
+    given: list[tuple[Candidates, QuestionHints]] = []
     shipped = recall.rank
 
     def rank(
-        candidates: Sequence[Candidate],
+        candidates: Candidates,
         hints: QuestionHints | None = None,
         weights: Mapping[Talk, Mapping[str, float]] = WEIGHTS,
-    ) -> list[Ranked]:
+    ) -> Ranking:
         given.append((candidates, hints or QuestionHints()))
         return shipped(candidates, hints, weights)
 
@@ -102,10 +102,10 @@ def _example(
     question: Question,
     numbers: Mapping[str, int],
     names: Sequence[str],
-    given: tuple[Sequence[Candidate], QuestionHints],
+    given: tuple[Candidates, QuestionHints],
 ) -> Example | None:
     candidates, hints = given
-    turns = [corpus.turns[numbers[c.id]] for c in candidates]
+    turns = [corpus.turns[numbers[id]] for id in candidates.ids]
     titles = [turn.session if corpus.level == "session" else turn.id for turn in turns]
     place = {title: n for n, title in enumerate(dict.fromkeys(titles))}
     evidence = np.array([title in question.evidence for title in place], float)
@@ -113,7 +113,7 @@ def _example(
         return None
     columns = {name: ranking._calibrated(column) for name, column in ranking._signals(candidates).items()}
     columns |= ranking._priors(candidates, hints)
-    signals = np.stack([columns.get(name, np.zeros(len(candidates))) for name in names], 1)
+    signals = np.stack([columns.get(name, np.zeros(len(candidates.ids))) for name in names], 1)
     missed = len(question.evidence) - int(evidence.sum())
     return Example(corpus.name, corpus.held_out, signals, np.array([place[t] for t in titles]), evidence, missed)
 

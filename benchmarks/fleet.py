@@ -318,7 +318,7 @@ class Observed(NamedTuple):
 
 
 async def idle_cpu(nodes: Sequence[Node]) -> list[float]:
-    """What each node uses in a second in which nobody calls it: that is no part of the cost of a call."""
+    """What each node uses in a second in which nobody calls it: it does not belong to the cost of a call."""
     before, begun = [node.cpu() for node in nodes], time.perf_counter()
     await anyio.sleep(IDLE)
     lasted = time.perf_counter() - begun

@@ -1,14 +1,16 @@
 """What a long thread of LangGraph costs: bytes on disk and CPU a turn, with Loom's saver and with LangGraph's own.
 
-    python -m benchmarks.langgraph_threads [--turns 400] [--bytes 2000] [--profile]
+    python -m benchmarks.langgraph_threads [--turns 400] [--bytes 2000] [--only messages] [--profile]
 
 A graph of one node answers at once. Each turn is a message of half the bytes and an answer of the other half, one
 `invoke` in the same process; both savers write SQLite files, turn by turn in alternation, so that a busy machine slows
 both. `dicts` keeps them as `{"role": ..., "content": ...}` in a plain list, `messages` as LangChain's message objects,
-`delta` as those in a `DeltaChannel`, with which LangGraph itself stores what was added. `flat` is the median of the
-last ten turns against that of turns 11 to 20, each divided by a fixed piece of work of the same turns, because the
-machine is not equally fast all the time. `floor` is the graph without a saver, given the whole history each time: what
-LangGraph itself costs as the history grows.
+`delta` as those in a `DeltaChannel`, with which LangGraph itself stores what was added.
+
+`graph alone` is the same graph with a saver that keeps the objects it is given and serialises nothing: what LangGraph
+itself costs as the history grows. `grown` is the median of the last ten turns against that of turns 11 to 20. For
+`added`, the median of the graph alone is first taken off both: what is left is what a saver costs. The fixed work, of
+the same turns, says how much of it is the machine, which is not equally fast all the time.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import json
 import operator
 import pstats
 import time
+from collections import defaultdict
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -26,8 +29,15 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any, TypedDict, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
 from langgraph.channels.delta import DeltaChannel
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    PendingWrite,
+)
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
@@ -61,7 +71,10 @@ class DeltaChat(TypedDict):
     messages: Annotated[list[AnyMessage], DeltaChannel(_all_added)]
 
 
-def graph_on(saver: BaseCheckpointSaver[Any] | None, state: type, size: int) -> Any:
+STATES = {"dicts": Dicts, "messages": Chat, "delta": DeltaChat}
+
+
+def graph_on(saver: BaseCheckpointSaver[Any], state: type, size: int) -> Any:
     """A graph whose one node answers at once."""
 
     def answer(said: Any) -> dict[str, Any]:
@@ -77,34 +90,75 @@ def text(number: int, size: int) -> str:
     return (f"turn {number} of a long conversation says " * (size // 20))[:size]
 
 
+class KeepsObjects(BaseCheckpointSaver[Any]):
+    """A saver of one thread that keeps what it is given as it is, and writes nothing: the graph alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: CheckpointTuple | None = None
+        self._known: dict[str, tuple[str | None, dict[str, Any]]] = {}
+        self._writes: defaultdict[str, list[PendingWrite]] = defaultdict(list)
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """The last checkpoint."""
+        return self._last if config else None
+
+    def put(
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: Any
+    ) -> RunnableConfig:
+        """Keep the last checkpoint, and the values of all that are new."""
+        asked = config.get("configurable", {})
+        values = {name: value for name, value in checkpoint["channel_values"].items() if name in new_versions}
+        held = {} if self._last is None else self._last.checkpoint["channel_values"]
+        made: RunnableConfig = {"configurable": {**asked, "checkpoint_id": checkpoint["id"]}}
+        old = {name: value for name, value in held.items() if name not in new_versions}
+        kept = cast("Checkpoint", {**checkpoint, "channel_values": {**old, **values}})
+        self._last = CheckpointTuple(made, kept, metadata, config, [])
+        self._known[checkpoint["id"]] = asked.get("checkpoint_id"), values
+        return made
+
+    def put_writes(self, config: RunnableConfig, writes: Any, task_id: str, task_path: str = "") -> None:
+        """Keep what was written at a checkpoint."""
+        at: str = config.get("configurable", {})["checkpoint_id"]
+        self._writes[at] += [(task_id + task_path, name, value) for name, value in writes]
+
+    def get_delta_channel_history(self, *, config: RunnableConfig, channels: Any) -> Any:
+        """For each channel the last snapshot, and what was written since."""
+        found: dict[str, Any] = {}
+        for name in channels:
+            at, _ = self._known[config.get("configurable", {})["checkpoint_id"]]
+            writes, seed = list[PendingWrite](), dict[str, Any]()
+            while at is not None and not seed:
+                before, values = self._known[at]
+                writes[:0] = [write for write in self._writes[at] if write[1] == name]
+                seed, at = {"seed": values[name]} if name in values else {}, before
+            found[name] = {"writes": writes, **seed}
+        return found
+
+
 class Run:
     """One saver, and what its turns took."""
 
-    def __init__(self, name: str, saver: BaseCheckpointSaver[Any] | None, state: type, file: Path, size: int) -> None:
+    def __init__(self, name: str, saver: BaseCheckpointSaver[Any], state: type, file: Path, size: int) -> None:
         self.name, self.file, self._size, self.took = name, file, size, list[float]()
-        self._graph, self._has_saver, self._state = graph_on(saver, state, size), saver is not None, state
-        self._history: list[Any] = []
+        self._graph, self._state = graph_on(saver, state, size), state
+        self.profile: cProfile.Profile | None = None
 
     def turn(self, number: int) -> None:
         """Send one message."""
         config = {"configurable": {"thread_id": THREAD}}
         words = text(number, self._size)
         said = {"role": "user", "content": words} if self._state is Dicts else HumanMessage(words)
-        began = time.process_time()
-        done = self._graph.invoke({"messages": [said] if self._has_saver else [*self._history, said]}, config)
-        self.took.append(time.process_time() - began)
-        self._history = done["messages"]
-        assert len(self._history) == 2 * number + 2, "a message was lost"
+        with self.profile or ExitStack():
+            began = time.process_time()
+            done = self._graph.invoke({"messages": [said]}, config)
+            self.took.append(time.process_time() - began)
+        assert len(done["messages"]) == 2 * number + 2, "a message was lost"
 
     @property
     def on_disk(self) -> int:
         """Bytes of its files."""
         return sum(file.stat().st_size for file in self.file.parent.glob(f"{self.file.name}*"))
-
-
-def grown(took: list[float]) -> float:
-    """The median of the last ten turns against that of turns 11 to 20."""
-    return median(took[-10:]) / median(took[10:20])
 
 
 WORK = [{"number": number, "words": ["some", "words", str(number)]} for number in range(1500)]
@@ -118,46 +172,56 @@ def fixed_work() -> float:
     return time.process_time() - began
 
 
+def ends(took: list[float]) -> tuple[float, float]:
+    """The medians of turns 11 to 20 and of the last ten, in milliseconds."""
+    return median(took[10:20]) * 1000, median(took[-10:]) * 1000
+
+
+def compare(kind: str, state: type, turns: int, size: int, *, profile: bool) -> None:
+    """Run a thread on each saver, and print what it took."""
+    with TemporaryDirectory() as folder, ExitStack() as stack:
+        place = Path(folder)
+        loom = stack.enter_context(LoomSaver(f"sqlite:{place / 'loom.db'}", user_id="alice"))
+        theirs = stack.enter_context(SqliteSaver.from_conn_string(str(place / "langgraph.db")))
+        runs = [
+            Run("Loom", loom, state, place / "loom.db", size),
+            Run("LangGraph", theirs, state, place / "langgraph.db", size),
+            Run("graph alone", KeepsObjects(), state, place / "none", size),
+        ]
+        fixed = list[float]()
+        for number in range(turns):
+            if profile and number == turns - 50:
+                runs[0].profile = cProfile.Profile()
+            fixed.append(fixed_work())
+            for run in runs:
+                run.turn(number)
+        titles = ("saver", "on disk", "CPU in all", "turns 11-20", "last ten", "grown", "added")
+        table, alone = Table(*titles, title=f"{kind}, {turns} turns"), ends(runs[-1].took)
+        for run in runs:
+            first, last = ends(run.took)
+            added = "" if run is runs[-1] else f"{(last - alone[1]) / (first - alone[0]):.2f}"
+            table.add_row(
+                run.name, f"{run.on_disk / 1e6:.1f} MB", f"{sum(run.took):.1f} s", f"{first:.1f} ms", f"{last:.1f} ms",
+                f"{last / first:.2f}", added,
+            )  # fmt: skip
+        Console().print(table)
+        smaller, cpu = runs[1].on_disk / runs[0].on_disk, sum(runs[0].took) / sum(runs[1].took)
+        first, last = ends(fixed)
+        print(f"on disk 1/{smaller:.1f} of LangGraph's, CPU {cpu:.2f} times; the fixed work {last / first:.2f} times\n")
+        if runs[0].profile is not None:
+            pstats.Stats(runs[0].profile).sort_stats("tottime").print_stats(18)
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     given = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     given.add_argument("--turns", type=int, default=400)
     given.add_argument("--bytes", type=int, default=2000, help="of a turn")
+    given.add_argument("--only", choices=STATES, help="one kind of state")
     given.add_argument("--profile", action="store_true", help="say where Loom's time goes in the last 50 turns")
     asked = given.parse_args()
-    size = asked.bytes // 2
-    with TemporaryDirectory() as folder, ExitStack() as stack:
-        place, runs = Path(folder), list[Run]()
-        for kind, state in (("dicts", Dicts), ("messages", Chat), ("delta", DeltaChat)):
-            file = place / f"loom-{kind}.db"
-            loom = stack.enter_context(LoomSaver(f"sqlite:{file}", user_id="alice"))
-            runs.append(Run(f"Loom, {kind}", loom, state, file, size))
-            file = place / f"langgraph-{kind}.db"
-            theirs = stack.enter_context(SqliteSaver.from_conn_string(str(file)))
-            runs.append(Run(f"LangGraph, {kind}", theirs, state, file, size))
-        runs.append(Run("floor", None, Chat, place / "none", size))
-        profiles = {run.name: cProfile.Profile() for run in runs} if asked.profile else {}
-        fixed = list[float]()
-        for number in range(asked.turns):
-            fixed.append(fixed_work())
-            for run in runs:
-                with profiles[run.name] if asked.profile and number >= asked.turns - 50 else ExitStack():
-                    run.turn(number)
-        table = Table("saver", "on disk", "CPU in all", "turns 11-20", "last ten", "flat", title=f"{asked.turns} turns")
-        for run in runs:
-            ends = (median(run.took[10:20]) * 1000, median(run.took[-10:]) * 1000)
-            table.add_row(
-                run.name, f"{run.on_disk / 1e6:.1f} MB", f"{sum(run.took):.1f} s", f"{ends[0]:.1f} ms",
-                f"{ends[1]:.1f} ms", f"{grown(run.took) / grown(fixed):.2f}",
-            )  # fmt: skip
-        Console().print(table)
-        for loom, theirs in zip(runs[0:6:2], runs[1:6:2], strict=True):
-            smaller, cpu = theirs.on_disk / loom.on_disk, sum(loom.took) / sum(theirs.took)
-            print(f"{loom.name}: on disk 1/{smaller:.1f} of LangGraph's, CPU {cpu:.2f} times")
-        print(f"the fixed work of the last ten turns took {grown(fixed):.2f} times that of turns 11 to 20")
-        for name, profile in profiles.items():
-            print(name)
-            pstats.Stats(profile).sort_stats("tottime").print_stats(18)
+    for kind in [asked.only] if asked.only else STATES:
+        compare(kind, STATES[kind], asked.turns, asked.bytes // 2, profile=asked.profile)
 
 
 if __name__ == "__main__":

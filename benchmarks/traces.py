@@ -24,7 +24,10 @@ from loom.testing import FakeClock
 from loom.testing.conformance import check_non_interference
 from loom.testing.servers import chroma, postgres, redis
 
-BACKENDS = ("inmemory", "sqlite", "postgres", "redis", "qdrant", "qdrant-edge", "chroma", "chroma-server")
+BACKENDS = (
+    *("inmemory", "sqlite", "postgres", "postgres-partitions", "redis", "qdrant", "qdrant-edge", "chroma"),
+    "chroma-server",
+)
 FIRST_SEED = 100_000
 AT_ONCE = 8
 """How many traces run side by side on a server: they wait for it, and for each other they are other users."""
@@ -33,9 +36,9 @@ AT_ONCE = 8
 @contextmanager
 def running(name: str, folder: Path) -> Generator[str]:
     """The URL of a backend that runs and is empty."""
-    if name == "postgres":
+    if name.startswith("postgres"):
         with postgres() as server:
-            anyio.run(init_store, server.url())
+            anyio.run(lambda: init_store(server.url(), partitions=8 if name.endswith("partitions") else None))
             yield server.url("loom_app")
     elif name == "redis":
         with redis() as server:
@@ -72,7 +75,7 @@ def main() -> None:
             running(name, Path(folder)) as url,
             Progress(console=Console(stderr=True), transient=True) as progress,
         ):
-            at_once = AT_ONCE if name in ("postgres", "redis") else 1
+            at_once = AT_ONCE if name in ("postgres", "postgres-partitions", "redis") else 1
             anyio.run(lambda: run(url, count, at_once=at_once, progress=progress, name=name))  # noqa: B023 - run at once
         print(f"{name}: {count:,} traces, 0 differences, {time.perf_counter() - begin:.0f} s", flush=True)
 

@@ -236,6 +236,10 @@ def test_any_program_gives_the_same_history_where_every_call_is_another_process(
     asyncio.run(compare_cold(ops))
 
 
+def test_a_copied_checkpoint_has_what_was_written_before_it():
+    asyncio.run(compare_cold([("update", "hello"), ("update", "hello"), ("copy", 18), ("resume", "hello")]))
+
+
 EVERYTHING = [
     ("send", "hello"), ("send", "ask"), ("resume", "because"), ("send dict", 1), ("fork", 4), ("update", "x"),
     ("go on", None), ("replay", 7), ("send", "fail"), ("go on", None), ("copy", 2), ("overwrite", "new"),

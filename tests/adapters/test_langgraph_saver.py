@@ -18,7 +18,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from loom import Scope, ScopeRequired, StoreConflict, UsageError, open_checkpoints
-from loom.adapters import _langgraph_threads
+from loom.adapters import _langgraph_log
 from loom.adapters.langgraph import LoomSaver
 from tests.adapters.langgraph_places import PLACES, new_user, stop, url_of
 
@@ -304,14 +304,14 @@ def test_an_encrypted_thread_holds_no_plain_text(tmp_path):
 
 
 def test_what_is_known_of_large_threads_is_let_go(monkeypatch):
-    monkeypatch.setattr(_langgraph_threads, "_KNOWN", 10_000)
+    monkeypatch.setattr(_langgraph_log, "KNOWN", 10_000)
     with LoomSaver("inmemory", user_id=USER) as saver:
         for number in range(20):
             put(saver, number, number or None, items=["x" * 1000] * (number + 1), text="y" * 1000)
             saver.put_writes(config(id=f"{number:08}"), [("items", "z" * 1000)], "task")
         for number in range(20):
             assert values(saver, number) == {"items": ["x" * 1000] * (number + 1), "text": "y" * 1000}
-        known = saver._threads._entries, saver._threads._channels, saver._threads._writes
+        known = saver._threads.logs.caches[:3]
         assert all(1 <= len(one._held) < 12 for one in known)
 
 

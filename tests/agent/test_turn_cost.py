@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anyio import to_thread
 
 from loom import Agent, open_memory
 from loom.stores.sqlite import records
@@ -22,18 +23,19 @@ TURNS = ("The boat was late today.", "A grey pier, and rain.", "My train left at
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Counts the views, the commits and the rows that are listed; everything else is as it is."""
+    """Counts the views, the commits, the threads that work is handed to, and the rows that are listed."""
     counted = Counter[str]()
 
     def counting(name: str, call: Any) -> Any:
-        def counts(*given: Any) -> Any:
+        def counts(*given: Any, **named: Any) -> Any:
             counted[name] += 1
-            return call(*given)
+            return call(*given, **named)
 
         return counts
 
     monkeypatch.setattr(SqliteFile, "view", counting("views", SqliteFile.view))
     monkeypatch.setattr(SqliteFile, "commit", counting("commits", SqliteFile.commit))
+    monkeypatch.setattr(to_thread, "run_sync", counting("hops", to_thread.run_sync))
     monkeypatch.setattr(records, "from_row", counting("rows", records.from_row))
     return counted
 
@@ -63,9 +65,11 @@ async def test_a_turn_reads_and_commits_the_same_however_much_is_remembered(tmp_
         url = f"sqlite:{tmp_path / f'{size}.db'}"
         await _user(url, size)
         found.append(await _last(url, done))
+    hops = [counted.pop("hops") for counted in found]
     small, large = found
     assert small == large
-    assert large["views"] <= 8
+    assert large["views"] <= 5, "the newest checkpoint, what every turn is shown, recall, and two before the write"
+    assert max(hops) <= large["views"] + 2, "and to compare many texts with a statement, and to compile rules once"
     assert large["commits"] == 2, "the conversation, and what memory makes of the turn: text, keys, vectors, layers"
 
 

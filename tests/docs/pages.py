@@ -81,7 +81,7 @@ def run(page: Path, folder: Path) -> Iterator[tuple[Block, str]]:
 
 def run_loom(line: str, folder: Path) -> str:
     """What the installed command prints; a failure raises with what it said."""
-    command, *arguments = shlex.split(line, comments=True)
+    command, *arguments = shlex.split(os.path.expandvars(line), comments=True)
     assert command == "loom", line
     done = commands.run_loom([commands.LOOM, *arguments], cwd=folder, env=terminal())
     assert done.returncode == 0, f"{line}: exit code {done.returncode}\n{done.stderr}"

@@ -46,10 +46,11 @@ GROUPS = {
     "session": ("list", "show", "requests", "restore", "fork", "export", "compact"),
     "hook": ("install", "run"),
     "mcp": ("install",),
+    "proxy": ("read",),
     "serve": ("token",),
 }
 COMMANDS = (
-    *("", "chat", "demo", "doctor", "forget", "inspect", "proxy"),
+    *("", "chat", "demo", "doctor", "forget", "inspect"),
     *("serve token add", "serve token list", "serve token revoke"),
     *(line for group, names in GROUPS.items() for line in (group, *(f"{group} {name}" for name in names))),
 )
@@ -92,7 +93,7 @@ def test_every_command_is_on_the_page(tmp_path):
         _, _, commands = run_loom(f"loom {command} --help", tmp_path).partition("Commands:\n")
         return re.findall(r"^  (\w+) ", commands, re.MULTILINE)
 
-    assert sorted(listed("")) == sorted(["chat", "demo", "doctor", "forget", "inspect", "proxy", *GROUPS])
+    assert sorted(listed("")) == sorted(["chat", "demo", "doctor", "forget", "inspect", *GROUPS])
     for group, names in GROUPS.items():
         assert sorted(listed(group)) == sorted(names)
 

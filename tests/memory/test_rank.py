@@ -1,17 +1,22 @@
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loom.core.clock import to_micros
+from loom.memory._recall import rank as ranking
 from loom.memory._recall.rank import (
     WEIGHTS,
-    Candidate,
+    Candidates,
     QuestionHints,
     looks_up,
     named_speakers,
     questions_in,
-    rank,
     shared_head,
     shared_pairs,
     shared_share,
@@ -21,6 +26,42 @@ from loom.memory._recall.rank import (
 from loom.text.time_words import time_hint
 
 NOW = datetime(2023, 6, 14, tzinfo=UTC)
+
+
+class Candidate(NamedTuple):
+    """A row of Candidates."""
+
+    id: str
+    signals: Mapping[str, float] = MappingProxyType({})
+    speaker: str | None = None
+    session: str | None = None
+    position: int | None = None
+    at: datetime | None = None
+    words: int = 0
+    asks: bool = False
+    role: str | None = None
+
+
+def rank(candidates, *args, **kwargs):
+    columns = zip(*candidates, strict=True) if candidates else [[]] * len(Candidate._fields)
+    ids, signals, speakers, sessions, positions, times, words, are_asking, roles = columns
+    names = {name for found in signals for name in found}
+    ranked = ranking.rank(
+        Candidates(
+            ids=ids,
+            signals={name: np.array([found.get(name, np.nan) for found in signals]) for name in names},
+            speakers=speakers,
+            sessions=sessions,
+            positions=positions,
+            times=[at and to_micros(at) for at in times],
+            words=words,
+            asks=are_asking,
+            roles=roles,
+        ),
+        *args,
+        **kwargs,
+    )
+    return [ranked.ranked(place) for place in ranked.places]
 
 
 def order(candidates, asked=None, **kwargs):

@@ -1,14 +1,16 @@
 """Working memory beside a conversation, and a filter that corpus and memory share."""
 
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from loom import open_memory
+from loom import Memory, open_memory
 from loom.core.filter import Eq, Not
-from loom.core.scope import Scope
+from loom.errors import StaleWrite
 from loom.knowledge.in_memory import InMemoryKnowledgeBase
-from loom.memory._recall.recall import recent
 from loom.memory.config import MemoryConfig, MemoryLayerConfig
 from loom.protocols.knowledge_base import Document
 from loom.testing import FakeClock
@@ -27,14 +29,31 @@ async def test_the_newest_of_other_conversations_within_capacity_and_retention()
         await memory.remember("of this conversation", user_id="ann", session_id="a")
         await memory.remember("of no conversation", user_id="ann")
         await memory.remember("of somebody else", user_id="bob", session_id="b")
-        layer = MemoryLayerConfig(capacity=3, retention_hours=1)
-        here = Scope(user_id="ann", session_id="a")
-        found = await recent(memory.store, here, layer, now=clock.now())
-        assert [episode.text for episode in found] == ["note 3", "note 4", "of no conversation"]
-        unbounded = MemoryLayerConfig(capacity=None, retention_hours=None)
-        everything = await recent(memory.store, here.for_user(), unbounded, now=clock.now())
-        assert [episode.text for episode in everything][:2] == ["too old", "note 0"]
+        found = await recent(memory, session="a", capacity=3, retention_hours=1)
+        assert found == ["note 3", "note 4", "of no conversation"]
+        everything = await recent(memory, capacity=None, retention_hours=None)
+        assert everything[:2] == ["too old", "note 0"]
         assert len(everything) == 8
+
+
+async def recent(memory: Memory, *, session: str | None = None, **limits: Any) -> list[str]:
+    memory.config = replace(memory.config, l1=MemoryLayerConfig(**limits))
+    return [turn.text for turn in (await memory.overview(user_id="ann", session_id=session)).recent]
+
+
+async def test_what_every_turn_is_shown_is_as_old_as_its_epoch(tmp_path: Path):
+    for url in ("inmemory", f"sqlite:{tmp_path / 'memory.db'}"):
+        async with open_memory(url, embedder="hash") as memory:
+            await memory.set_block("plan", "Paint the shed.", user_id="ann")
+            await memory.assert_fact("user", "lives_in", "Oslo", user_id="ann")
+            first = await memory.remember("The shed is red.", user_id="ann", session_id="b")
+            shown = await memory.overview(user_id="ann", session_id="a")
+            assert shown.epoch == await memory.epoch(user_id="ann")
+            assert shown.profile == await memory.profile(user_id="ann")
+            assert [turn.text for turn in shown.recent] == ["The shed is red."]
+            await memory.forget(first.kept[0].id, user_id="ann")
+            with pytest.raises(StaleWrite):
+                await memory.remember("Then I paint it blue.", user_id="ann", since=shown.epoch)
 
 
 async def test_a_filter_counts_for_the_corpus_too():

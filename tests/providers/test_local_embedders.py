@@ -176,6 +176,13 @@ async def test_static_joins_what_differs_in_case_and_accents_only():
     assert list(one) == list(other)
 
 
+async def test_static_counts_a_repeated_word_once():
+    texts = ["the dog of the neighbour of the mayor", "the dog of neighbour mayor", "北京 Казань 北京", "北京 Казань"]
+    often, once, there, here = await StaticEmbedder().embed(texts, purpose="document")
+    assert list(often) == list(once)
+    assert np.dot(there, here) > 0.8  # where the two places meet is another pair of characters
+
+
 def test_static_keeps_no_long_words():
     before = local._kept_word.cache_info()
     assert static_pieces("a" * 65)

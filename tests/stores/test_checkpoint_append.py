@@ -67,8 +67,26 @@ async def test_bytes_are_stored_as_they_are(tmp_path):
     body = bytes(range(256)) * 400
     async with SqliteCheckpointStore(tmp_path / "s.db") as store:
         await store.append(CHAT, [a_record("r1", body)])
-        await store.append(CHAT, [a_record("r2", body), a_record("r3", {"n": 1}), a_record("r4", {"n": 1})])
-    assert execute(tmp_path / "s.db", "SELECT body FROM checkpoint_parts ORDER BY part") == [(body,), (b'{"n":1}',)]
+        await store.append(CHAT, [a_record("r2", body), a_record("r3", "x" * 2000), a_record("r4", "x" * 2000)])
+    value = b'"%b"' % (b"x" * 2000)
+    assert execute(tmp_path / "s.db", "SELECT body FROM checkpoint_parts ORDER BY part") == [(body,), (value,)]
+
+
+@pytest.mark.parametrize("make", [MemoryCheckpointStore, lambda: SqliteCheckpointStore(":memory:")])
+async def test_a_small_value_is_kept_in_its_entry(make):
+    small, long = {"n": 1, "text": "\ud800 \u00e9"}, {"text": "x" * 1024}
+    store = make()
+    made = await store.append(CHAT, [a_record("r1", small), a_record("r2", long), a_record("r3", b"")])
+    assert [entry.body for entry in await store.recorded(CHAT)] == [small, long, b""]
+    assert [entry.body for entry in await store.history(CHAT, made.id, bodies=False)] == [None, None, None]
+    await store.aclose()
+
+
+async def test_a_small_value_takes_no_row(tmp_path):
+    async with SqliteCheckpointStore(tmp_path / "s.db") as store:
+        await store.append(CHAT, [a_record("r1", {"n": 1}), a_record("r2", {"n": 1})])
+    assert execute(tmp_path / "s.db", "SELECT count(*) FROM checkpoint_parts") == [(0,)]
+    assert execute(tmp_path / "s.db", "SELECT count(*) FROM checkpoint_part_keys") == [(0,)]
 
 
 async def test_a_log_is_read_at_the_cost_of_what_is_returned(tmp_path, monkeypatch):
@@ -103,7 +121,7 @@ async def test_an_earlier_file_gets_the_index(tmp_path):
         before = await entry_ids(store, CHAT)
         await store.append(CHAT, [a_message(before[0]), a_message("new")], once=True)
         assert await entry_ids(store, CHAT) == [*before, "new"]
-    assert execute(tmp_path / "s.db", "SELECT value FROM meta WHERE name = 'checkpoints'") == [("2",)]
+    assert execute(tmp_path / "s.db", "SELECT value FROM meta WHERE name = 'checkpoints'") == [("3",)]
 
 
 async def test_a_number_that_is_given_again_is_not_taken_for_the_old_one(tmp_path):

@@ -5,9 +5,10 @@ import asyncio
 import pytest
 
 from loom.core.scope import Scope
-from loom.stores.checkpoints import MemoryTree, finish
+from loom.core.threads import run_here
+from loom.stores.checkpoints import MemoryTree
 from loom.stores.inmemory import MemoryCheckpointStore
-from loom.testing.conformance.checkpoint_store import CHAT, ids_in, save, save_turns, texts_of
+from loom.testing.conformance.checkpoint_store import CHAT, a_checkpoint, a_message, ids_in, save, save_turns, texts_of
 
 pytestmark = pytest.mark.anyio
 
@@ -44,6 +45,14 @@ async def test_a_session_id_forks_and_prunes_too():
     assert await ids_in(store, default.for_session("s2")) == [fork.id]
 
 
+async def test_ids_of_a_log_that_is_not_continued_are_not_held():
+    store = MemoryCheckpointStore()
+    await store.append(CHAT, [a_message("m1")], id="c1")
+    assert (await store.append(CHAT, [a_message("m1")], once=True)).id == "c1"
+    await store.save(CHAT, a_checkpoint(id="c2", position=0, parent=None), entries=(), head="c1")
+    assert (await store.append(CHAT, [a_message("m1")], once=True)).position == 1
+
+
 def test_a_port_without_an_event_loop_may_not_wait():
     with pytest.raises(RuntimeError, match="waited"):
-        finish(asyncio.sleep(0))
+        run_here(asyncio.sleep(0))

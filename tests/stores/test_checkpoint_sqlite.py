@@ -1,15 +1,18 @@
 """What the SQLite checkpoint store promises of its file."""
 
+import shutil
+
 import apsw
 import pytest
 
 from loom.core.scope import Scope
 from loom.errors import FormatTooNew, StoreError
 from loom.protocols.memory_store import Query
-from loom.stores.sqlite import SqliteCheckpointStore, SqliteStore, checkpoints
+from loom.stores.sqlite import SqliteCheckpointStore, SqliteStore, checkpoints, schema
 from loom.testing.conformance.checkpoint_store import CHAT, everything, ids_in, save, save_turns, texts_of
 from loom.testing.conformance.suite import ALICE, an_episode
 from tests.stores.sqlite_files import execute
+from tests.stores.test_checkpoint_golden import GOLDEN
 
 pytestmark = pytest.mark.anyio
 
@@ -20,7 +23,7 @@ def path(tmp_path):
 
 
 def rows_in(path):
-    tables = ("users", "sessions", "nodes", "parts", "part_keys")
+    tables = ("users", "sessions", "nodes", "parts", "part_keys", "attributes")
     return [execute(path, f"SELECT count(*) FROM checkpoint_{table}")[0][0] for table in tables]
 
 
@@ -105,18 +108,18 @@ async def test_parts_with_equal_hashes_are_told_apart(path, monkeypatch):
         await store.delete(CHAT, "c2")
         assert await texts_of(store, CHAT, "c1") == ["tea", "milk", "tea"]
         await store.forget(ALICE)
-        assert rows_in(path) == [0, 0, 0, 0, 0]
+        assert rows_in(path) == [0, 0, 0, 0, 0, 0]
 
 
 async def test_a_newer_format_is_refused_and_not_touched(path):
     async with SqliteCheckpointStore(path) as store:
         await save_turns(store, CHAT, "c1")
-    execute(path, "UPDATE meta SET value = '3' WHERE name = 'checkpoints'")
+    execute(path, "UPDATE meta SET value = '4' WHERE name = 'checkpoints'")
     store = SqliteCheckpointStore(path)
     with pytest.raises(FormatTooNew, match="upgrade Loom"):
         await save(store, CHAT, "c2", "x")
     await store.aclose()
-    execute(path, "UPDATE meta SET value = '2' WHERE name = 'checkpoints'")
+    execute(path, "UPDATE meta SET value = '3' WHERE name = 'checkpoints'")
     async with SqliteCheckpointStore(path) as store:
         assert await ids_in(store, CHAT) == ["c1"]
 
@@ -148,3 +151,72 @@ async def test_the_indexes_are_used(path):
     ):
         (plan,) = execute(path, f"EXPLAIN QUERY PLAN {sql}")
         assert "SEARCH" in plan[3], plan
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """How many steps SQLite took for the statements of connections that are opened from here on, by their text."""
+    counted = {}
+
+    def count(event):
+        counted[event["sql"]] = event["stmt_status"]["SQLITE_STMTSTATUS_VM_STEP"]
+
+    def watch(db):
+        db.trace_v2(apsw.SQLITE_TRACE_PROFILE, count)
+
+    monkeypatch.setattr(apsw, "connection_hooks", [*apsw.connection_hooks, watch])
+    return counted
+
+
+@pytest.mark.parametrize("scope", [CHAT, ALICE], ids=["session", "user"])
+@pytest.mark.parametrize("asked", [{"run": "0"}, {"kind": "b"}, {"all": "yes", "kind": "b"}, {"run": "none"}], ids=str)
+async def test_checkpoints_with_an_attribute_are_found_at_the_cost_of_those(scope, asked, path, steps):
+    """The first of many, the last of many, one among those that have another attribute, and one that is not there."""
+    async with SqliteCheckpointStore(path) as store:
+        taken = []
+        for start, end in ((0, 20), (20, 1000)):
+            for n in range(start, end):
+                attributes = {"run": str(n), "kind": "a", "all": "yes"}
+                await store.append(CHAT, [], id=f"c{n}", attributes=attributes | ({"kind": "b"} if n == 10 else {}))
+            steps.clear()
+            found = await store.list(scope, attributes=asked, limit=1)
+            assert [one.id for one in found] == (
+                [] if asked == {"run": "none"} else ["c0" if "run" in asked else "c10"]
+            )
+            taken.append(sum(count for sql, count in steps.items() if "checkpoint" in sql))
+        assert taken[1] < 2 * taken[0] or (len(asked) > 1 and taken[1] < 20 * 1000), taken
+
+
+async def test_attributes_go_with_their_checkpoint(path):
+    async with SqliteCheckpointStore(path) as store:
+        for n in range(5):
+            await store.append(CHAT, [], id=f"c{n}", attributes={"run": "canary", "n": str(n)})
+        await store.delete(CHAT, "c1")
+        execute(path, "UPDATE checkpoint_nodes SET more = x'00' WHERE id = 'c2'")
+        assert await store.prune(CHAT, keep=1) == ("c0", "c2", "c3")
+        assert execute(path, "SELECT count(*) FROM checkpoint_attributes") == [(2,)]
+        assert [one.id for one in await store.list(CHAT, attributes={"run": "canary"})] == ["c4"]
+        await store.forget(CHAT)
+    assert rows_in(path) == [0, 0, 0, 0, 0, 0]
+
+
+async def test_attributes_with_equal_hashes_are_told_apart(path, monkeypatch):
+    monkeypatch.setattr(schema, "attribute_hash", lambda *_: 7)
+    monkeypatch.setattr(checkpoints, "attribute_hash", lambda *_: 7)
+    async with SqliteCheckpointStore(path) as store:
+        await store.append(CHAT, [], id="c1", attributes={"run": "a"})
+        await store.append(CHAT, [], id="c2", attributes={"run": "b", "n": "1"})
+        assert [one.id for one in await store.list(CHAT, attributes={"run": "a"}, limit=1)] == ["c1"]
+        assert [one.id for one in await store.list(CHAT, attributes={"n": "1", "run": "b"})] == ["c2"]
+        await store.delete(CHAT, "c2")
+        assert [one.id for one in await store.list(CHAT, attributes={"run": "a"})] == ["c1"]
+
+
+async def test_an_earlier_file_gets_the_index_of_attributes(path):
+    shutil.copy(GOLDEN / "format2" / "sessions.db", path)
+    recorded = CHAT.for_session("recorded")
+    async with SqliteCheckpointStore(path) as store:
+        had = [one for one in await store.list(recorded) if one.attributes]
+        assert had
+        assert [*await store.list(recorded, attributes={"run": "r\u00e9"})] == had
+    assert execute(path, "SELECT count(*) FROM checkpoint_attributes") == [(sum(len(one.attributes) for one in had),)]

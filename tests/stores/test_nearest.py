@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loom.stores._search import Vectors, cosines
+from loom.stores._sketches import PLANES, SHIPPED, made_planes
 
 
 def some_vectors(seed, count, dimension=64):
@@ -88,3 +89,10 @@ def test_equal_vectors_are_equally_like(exact_numbers):
     matrix = np.repeat(some_vectors(7, 50), 21, axis=0)
     likeness = filled(matrix, step=1050, exact_numbers=exact_numbers).likeness()(some_vectors(8, 1)[0])
     assert (likeness.reshape(50, 21) == likeness[::21, np.newaxis]).all()
+
+
+def test_the_shipped_planes_are_those_that_are_made():
+    made = made_planes(SHIPPED)
+    assert np.load(PLANES).dtype == made.dtype
+    assert np.allclose(np.load(PLANES), made, atol=1e-6)
+    assert np.allclose(made[:SHIPPED] @ made[:SHIPPED].T, np.eye(SHIPPED), atol=1e-5), "at right angles"

@@ -7,7 +7,8 @@ from typing import Any, TypeAlias, cast
 from uuid import uuid4
 
 from loom.adapters._logs import Logs
-from loom.adapters._shared import Owner, Turns, home_of_checkpoints, home_of_memory
+from loom.adapters._shared import Owner, home_of_checkpoints, home_of_memory
+from loom.adapters._turns import Turns
 from loom.errors import MissingExtra, UsageError
 from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequen
 from typing import TYPE_CHECKING, Any, cast
 
 from loom.adapters._langgraph_threads import Threads
+from loom.adapters._langgraph_upkeep import ThreadUpkeep
 from loom.adapters._shared import Owner, home_of_checkpoints
 from loom.adapters.langgraph_store import LoomStore
 from loom.core.clock import Clock, SystemClock
@@ -49,10 +50,11 @@ class LoomSaver(Owner, lg.BaseCheckpointSaver[int]):
         super().__init__(serde=serde)
         self._home = home_of_checkpoints(url)
         self._options: dict[str, Any] = {"user_id": user_id, "namespace": namespace, "clock": clock or SystemClock()}
-        self._threads = self._opened()
+        self._open()
 
-    def _opened(self) -> Threads:
-        return Threads(self._home.of, self.serde, **self._options)
+    def _open(self) -> None:
+        self._threads = Threads(self._home.of, self.serde, **self._options)
+        self._upkeep = ThreadUpkeep(self._threads)
 
     def get_tuple(self, config: RunnableConfig) -> lg.CheckpointTuple | None:
         """The checkpoint that a config names, or the newest of its thread."""
@@ -119,35 +121,35 @@ class LoomSaver(Owner, lg.BaseCheckpointSaver[int]):
 
     def delete_thread(self, thread_id: str) -> None:
         """Remove a thread of the user, without a trace in the store."""
-        self._home.run(lambda _: self._threads.delete_thread(thread_id))
+        self._home.run(lambda _: self._upkeep.delete_thread(thread_id))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Remove a thread of the user, without a trace in the store."""
-        await self._home.call(lambda _: self._threads.delete_thread(thread_id))
+        await self._home.call(lambda _: self._upkeep.delete_thread(thread_id))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Remove the checkpoints of runs, in all threads of the user; what later ones are made of stays."""
-        self._home.run(lambda _: self._threads.delete_for_runs(run_ids))
+        self._home.run(lambda _: self._upkeep.delete_for_runs(run_ids))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Remove the checkpoints of runs, in all threads of the user; what later ones are made of stays."""
-        await self._home.call(lambda _: self._threads.delete_for_runs(run_ids))
+        await self._home.call(lambda _: self._upkeep.delete_for_runs(run_ids))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy all checkpoints and writes of a thread to another one of the user, which should be new."""
-        self._home.run(lambda _: self._threads.copy_thread(source_thread_id, target_thread_id))
+        self._home.run(lambda _: self._upkeep.copy_thread(source_thread_id, target_thread_id))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy all checkpoints and writes of a thread to another one of the user, which should be new."""
-        await self._home.call(lambda _: self._threads.copy_thread(source_thread_id, target_thread_id))
+        await self._home.call(lambda _: self._upkeep.copy_thread(source_thread_id, target_thread_id))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Remove all checkpoints of threads (`delete`), or all but the newest of each namespace (`keep_latest`)."""
-        self._home.run(lambda _: self._threads.prune(thread_ids, strategy))
+        self._home.run(lambda _: self._upkeep.prune(thread_ids, strategy))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Remove all checkpoints of threads (`delete`), or all but the newest of each namespace (`keep_latest`)."""
-        await self._home.call(lambda _: self._threads.prune(thread_ids, strategy))
+        await self._home.call(lambda _: self._upkeep.prune(thread_ids, strategy))
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -165,5 +167,5 @@ class LoomSaver(Owner, lg.BaseCheckpointSaver[int]):
         """The same saver, which reads more types."""
         made = cast("LoomSaver", super().with_allowlist(extra_allowlist))
         if made is not self:
-            made._threads = made._opened()  # noqa: SLF001  (another of the same kind)
+            made._open()  # noqa: SLF001  (another of the same kind)
         return made

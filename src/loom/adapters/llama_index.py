@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from loom.adapters._shared import Home, Owner, Turns, home_of_memory
+from loom.adapters._shared import Home, Owner, home_of_memory
+from loom.adapters._turns import Turns
 from loom.core.scope import Scope
 from loom.errors import MissingExtra
 from loom.memory._write.ingest import Utterance

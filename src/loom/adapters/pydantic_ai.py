@@ -9,7 +9,8 @@ from typing import Any, TypeAlias, cast
 
 from pydantic_core import to_json
 
-from loom.adapters._shared import Owner, Turns, home_of_memory
+from loom.adapters._shared import Owner, home_of_memory
+from loom.adapters._turns import Turns
 from loom.errors import LoomError, MissingExtra
 from loom.memory.memory import Memory
 from loom.protocols.tool import Tool as LoomTool

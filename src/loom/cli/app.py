@@ -64,7 +64,7 @@ def load(name: str) -> typer.Typer | Callable[..., None]:
         case "proxy":
             from loom.cli import proxy
 
-            return proxy.proxy
+            return proxy.app
         case "serve" | "inspect":
             from loom.cli import serve
 

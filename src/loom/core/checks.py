@@ -37,6 +37,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {lower[found[0]]!r}?" if found else ""
 
 
+def is_plain(value: str) -> bool:
+    """Whether a text has nothing that has to be looked at more closely: most have not, and this is quick."""
+    return value.isascii() and value.isprintable()
+
+
 def join_surrogates(text: str) -> str:
     """The text with the halves of a surrogate pair joined; a half alone, which has no UTF-8 form, is replaced."""
     return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
@@ -44,7 +49,7 @@ def join_surrogates(text: str) -> str:
 
 def check_id(value: str, what: str) -> None:
     """Refuse an id that is empty, too long, or cannot be stored."""
-    if type(value) is str and len(value) <= MAX_ID_BYTES and value.isascii() and value.isalnum():
+    if type(value) is str and len(value) <= MAX_ID_BYTES and is_plain(value) and not value.isspace() and value:
         return  # as every id that is made here
     check_text(value, what, max_bytes=MAX_ID_BYTES)
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from threading import Lock
 from typing import Protocol, runtime_checkable
 
@@ -14,6 +15,18 @@ from loom.errors import UsageError
 
 TICK = timedelta(microseconds=1)
 """The least that two times differ by."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_micros(at: datetime) -> int:
+    """A time as whole microseconds, exact in both directions."""
+    return (at - _EPOCH) // TICK
+
+
+@lru_cache(maxsize=1024)  # a turn was mostly recorded when it was said, and a batch at one time
+def from_micros(value: int) -> datetime:
+    """The time of whole microseconds."""
+    return _EPOCH + timedelta(0, 0, value)
 
 
 @runtime_checkable

@@ -121,8 +121,8 @@ _ANY_TYPE = frozenset({"input"})
 _LOGGED = frozenset({"type", "id", "at", "role", "parts"})
 _RECORDED = frozenset({"type", "id", "at", "kind", "body", "base64", "json", "bytes"})
 """`json` and `bytes` are where a store has a body; `body` and `base64` the body itself."""
-_REFERRING = 5
-"""How many fields a recorded entry has whose body is somewhere else: most of them."""
+_STORED, _STORED_BODY = 5, frozenset({"json", "bytes", "body"})
+"""How many fields a recorded entry has in a store, and one of them which says what or where its body is."""
 _MESSAGE = frozenset({"role", "parts"})
 _TYPES: dict[str, type] = {"content": list, "is_error": bool, "body": dict}
 """The JSON type of a part's field; all others are text."""
@@ -267,7 +267,7 @@ def entry_from_dict(
         if is_plain and type(id) is str and type(data["parts"]) is list:
             parts = tuple(map(get, data["parts"]))
             return LoggedMessage(id, at, Message(data["role"], parts))
-        if type_ == "recorded" and len(data) == _REFERRING and ("json" in data or "bytes" in data) and at.tzinfo is UTC:
+        if type_ == "recorded" and len(data) == _STORED and not _STORED_BODY.isdisjoint(data) and at.tzinfo is UTC:
             whose = data["kind"]
             if type(id) is type(whose) is str:
                 return recorded_again(id, at, whose, get_body(data))

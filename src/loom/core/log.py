@@ -14,7 +14,19 @@ from functools import cache
 from types import NoneType
 from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args, get_origin, get_type_hints
 
-from loom.core.checks import MAX_RECORDED, as_utc, check_attributes, check_id, check_length, check_name, check_text
+from loom.core.checks import (
+    MAX_ATTRIBUTES,
+    MAX_NAME,
+    MAX_RECORDED,
+    MAX_VALUE,
+    as_utc,
+    check_attributes,
+    check_id,
+    check_length,
+    check_name,
+    check_text,
+    is_plain,
+)
 from loom.core.message import JSON, Message, Usage
 from loom.errors import FormatTooNew, UsageError
 
@@ -241,8 +253,15 @@ class Checkpoint:
         return self.at
 
 
+def _is_plain_text(name: Any, value: Any) -> bool:
+    is_text = type(name) is type(value) is str and len(name) <= MAX_NAME and len(value) <= MAX_VALUE
+    return is_text and name.isidentifier() and is_plain(value)
+
+
 def check_texts(attributes: Mapping[str, str], what: str) -> None:
     """Refuse attributes that are too many, too long, or not text."""
+    if len(attributes) <= MAX_ATTRIBUTES and all(map(_is_plain_text, attributes, attributes.values())):
+        return
     check_attributes(attributes, what)
     for name, value in attributes.items():
         check_text(name, f"the name of an attribute of {what}")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, contextmanager
-from threading import Lock, Thread
+from threading import Lock, Thread, local
 from typing import Any, Generic, TypeVar, cast
 from weakref import WeakValueDictionary, ref
 
-from anyio import Event, run, to_thread
+from anyio import CapacityLimiter, Event, run, to_thread
 from anyio import Lock as AsyncLock
 from anyio.from_thread import BlockingPortal
 
@@ -175,6 +175,39 @@ async def _serve(started: Future[BlockingPortal]) -> None:
     async with BlockingPortal() as portal:
         started.set_result(portal)
         await portal.sleep_until_stopped()
+
+
+# Async code that needs no loop: it waits for threads and locks only, and a blocking caller can wait for those itself.
+
+
+class _Blocking(local):
+    calls = 0
+
+
+_BLOCKING = _Blocking()
+
+
+def run_here(work: Coroutine[Any, Any, _T]) -> _T:
+    """The result of async code that never waits, or asks may_block() before it does, run in this thread."""
+    _BLOCKING.calls += 1
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value
+    finally:
+        _BLOCKING.calls -= 1
+    work.close()
+    raise RuntimeError("async code that was called without an event loop waited for one")
+
+
+def may_block() -> bool:
+    """Whether this is inside run_here(): the thread itself waits, and no loop is held up by it."""
+    return _BLOCKING.calls > 0
+
+
+async def in_thread(work: Callable[[], _T], limiter: Callable[[], CapacityLimiter | None] = lambda: None) -> _T:
+    """What `work`, which blocks, returns: from a thread of its own, or inside run_here() from this one."""
+    return work() if may_block() else await to_thread.run_sync(work, limiter=limiter())
 
 
 # Work that grows with a text: done at once where there is little of it, in a thread where there is much.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from loom.core.record import Episode, Fact, Hit, Layer, Origin, Receipt, Record, Scalar, WorkingBlock
     from loom.core.scope import Scope
     from loom.memory._editing import RecordKind
-    from loom.memory._facts.instructions import Instructed, Profile, Standing
+    from loom.memory._facts.instructions import Instructed, Overview, Profile, Standing
     from loom.memory._history import TextHistory
     from loom.memory._recall.rank import Prefer
     from loom.memory._upkeep.explain import EventKind, Explained, Timeline
@@ -297,6 +297,10 @@ class SyncMemory(Blocking["Memory"]):
     def profile(self, *, user_id: str) -> Profile:
         """Standing instructions, facts and pinned blocks of a user; `str()` of it is fenced text for a prompt."""
         return self._call(lambda: self._of.profile(user_id=user_id))
+
+    def overview(self, *, user_id: str, session_id: str | None = None) -> Overview:
+        """What every turn is shown of a user: the profile, and the recent turns of conversations but `session_id`."""
+        return self._call(lambda: self._of.overview(user_id=user_id, session_id=session_id))
 
     def timeline(
         self,

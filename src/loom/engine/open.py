@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 from loom.core.checks import did_you_mean
 from loom.core.clock import Clock
 from loom.core.record import Layer
-from loom.engine.urls import PLACE_OPTIONS, STORES, Opening, Registry, place_in, scheme_hint, store_at, written_out
+from loom.engine.urls import (
+    PLACE_OPTIONS,
+    REDIS_SCHEMES,
+    STORES,
+    Opening,
+    Registry,
+    place_in,
+    scheme_hint,
+    store_at,
+    written_out,
+)
 from loom.errors import MissingExtra, UsageError
 from loom.memory._write.extract_rules import RuleExtractor
 from loom.memory._write.learn_in_background import FACTS, Facts
@@ -61,11 +71,12 @@ def open_memory(
 
     Args:
         url: `inmemory`, `sqlite:PATH`, `chroma:FOLDER`, `qdrant:FOLDER`, a URL (`postgres://...`, `redis://...`,
-            `qdrant+http://HOST:6333?primary=postgres://...`, the same for Chroma), a store, a memory, or a mapping with
-            `backend`, `path` or `url` and any of the options below, which count more than those beside it. The
-            backend `composite` puts stores together: `primary` keeps everything that no other part does, `vectors` is
-            a vector engine for what the primary store keeps, and `layers` gives layers stores of their own, such as
-            `{"l2": "redis://..."}`; see CompositeMemory. As a URL: `composite:?primary=...&vectors=...&l2=...`.
+            `redis+cluster://HOST:6379,HOST:6379/`, `qdrant+http://HOST:6333?primary=...`, the same for Chroma), a
+            store, a memory, or a mapping with `backend`, `path` or `url` and any of the options below, which count
+            more than those beside it. The backend `composite` puts stores together: `primary` keeps everything that
+            no other part does, `vectors` is a vector engine for what the primary store keeps, and `layers` gives
+            layers stores of their own, such as `{"l2": "redis://..."}`; see CompositeMemory. As a URL:
+            `composite:?primary=...&vectors=...&l2=...`.
             For Redis, `durable` refuses a server that may lose what it acknowledged, and `ttl` says how long episodes
             stay: seconds, `"7d"`, or `{"l1": "1h", "rest": "30d"}`. In its URL: `?durable=true&ttl=30d&ttl_l1=1h`.
             Of a memory that is open, another namespace, configuration or way to find facts gives a view: it shares
@@ -189,8 +200,8 @@ def open_checkpoints(url: str | CheckpointStore | KeyValues = "inmemory") -> Che
 
     Args:
         url: `inmemory`, `files:FOLDER`, `sqlite:PATH`, `postgres://...`, `redis://...`, `rediss://...`,
-            `unix://...` (the socket of a Redis server), or a store; or anything that keeps values by key, such as a
-            bucket: see KeyValueCheckpointStore.
+            `unix://...` (the socket of a Redis server), `redis+cluster://HOST:6379,HOST:6379/`, or a store; or anything
+            that keeps values by key, such as a bucket: see KeyValueCheckpointStore.
     """
     if isinstance(url, CheckpointStore):
         return url
@@ -239,7 +250,7 @@ _OPENERS: dict[str, Callable[[str], CheckpointStore]] = {
     "files": _files,
     "sqlite": _sqlite,
     **dict.fromkeys(("postgres", "postgresql"), _postgres),
-    **dict.fromkeys(("redis", "rediss", "unix"), _redis),
+    **dict.fromkeys(REDIS_SCHEMES, _redis),
 }
 
 
@@ -428,7 +439,7 @@ class RedisMemory(Memory):
         ttl: float | str | Mapping[str, float | str] | None = None,
         **options: Any,
     ) -> None:
-        _check_scheme(url, ("redis", "rediss", "unix"), "redis://HOST:6379/0")
+        _check_scheme(url, REDIS_SCHEMES, "redis://HOST:6379/0")
         _check_packages("a Redis memory", "redis", "redis")
         place = {"backend": "redis", "url": url, "durable": durable, "ttl": ttl}
         super().__init__(**memory_parts(place, **options))

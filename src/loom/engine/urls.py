@@ -245,7 +245,7 @@ MEMORY = ":memory:"
 COMPOSITE_FORM = "composite:?primary=postgres://...&vectors=qdrant+http://...&l2=redis://..."
 
 _POSTGRES = ("postgres", "postgresql")
-_REDIS = ("redis", "rediss", "unix")
+REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 _LAYERS = {layer.label.lower(): layer for layer in Layer}
 
 
@@ -312,7 +312,7 @@ def sessions_place(url: str) -> str | None:
     backend, _, rest = primary.partition(":")
     if backend in ENGINES and rest:
         return f"sqlite:{Path(folder_of(primary)) / TRUTH}"
-    return primary if backend in {"sqlite", *_POSTGRES, *_REDIS} else None
+    return primary if backend in {"sqlite", *_POSTGRES, *REDIS_SCHEMES} else None
 
 
 def check_is_there(url: str) -> None:
@@ -400,7 +400,7 @@ def place_in(given: Mapping[str, Any]) -> str:
     if not options:
         return place
     scheme = written_out(place).partition(":")[0]
-    if scheme not in _REDIS:
+    if scheme not in REDIS_SCHEMES:
         raise UsageError(f"`{'` and `'.join(options)}` is for Redis; {scheme} takes neither")
     from loom.stores.redis.connection import with_options  # noqa: PLC0415 - only who uses Redis needs it
 
@@ -466,7 +466,7 @@ STORES: Registry[OpensStore] = Registry(
         "inmemory": _inmemory,
         "sqlite": _sqlite,
         **dict.fromkeys(_POSTGRES, _postgres),
-        **dict.fromkeys(_REDIS, _redis),
+        **dict.fromkeys(REDIS_SCHEMES, _redis),
         **dict.fromkeys(ENGINES, _indexed),
         "composite": _composite_url,
     },

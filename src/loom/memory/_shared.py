@@ -14,7 +14,17 @@ from loom.core.record import Episode, Fact, Record
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, LoomError, StaleWrite
 from loom.protocols.embedder import Embedder
-from loom.protocols.memory_store import AdminStore, HasNotes, HasParts, KeepsJobs, KeepsVectors, MemoryStore
+from loom.protocols.memory_store import (
+    AdminStore,
+    HasNotes,
+    HasParts,
+    KeepsJobs,
+    KeepsVectors,
+    MemoryStore,
+    ReadsTogether,
+    Store,
+    Together,
+)
 
 PAGE = 500
 FILE = "file:"
@@ -59,6 +69,23 @@ async def every_fact(store: MemoryStore, scope: Scope, *filters: Filter) -> list
     """All facts that match, including retired ones."""
     found = every(store, scope.for_user(), And(Eq("kind", "fact"), *filters))
     return [record async for record in found if isinstance(record, Fact)]
+
+
+async def read_together(store: Store, scope: Scope, *wheres: Filter) -> Together:
+    """The epoch of a user and the records that fit each filter, as of one moment where the store can tell.
+
+    Otherwise the epoch is read first: what was forgotten since then changes it.
+    """
+    if isinstance(store, ReadsTogether):
+        return await store.read_together(scope, *wheres)
+    return Together(await store.epoch(scope), await list_together(store, scope, *wheres))
+
+
+async def list_together(store: Store, scope: Scope, *wheres: Filter) -> Sequence[Sequence[Record]]:
+    """The records that fit each filter, with one call where the store can do that."""
+    if isinstance(store, ReadsTogether):
+        return (await store.read_together(scope, *wheres)).lists
+    return [[record async for record in every(store, scope, where)] for where in wheres]
 
 
 async def counts(store: MemoryStore, scope: Scope) -> dict[str, int]:

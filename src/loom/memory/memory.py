@@ -36,6 +36,7 @@ from loom.memory._facts.entities import USER, normalise, predicate_key
 from loom.memory._facts.instructions import (
     NOT_A_WISH,
     Instructed,
+    Overview,
     Profile,
     Standing,
     Unconfirmed,
@@ -55,6 +56,7 @@ from loom.memory._history import (
     standing_histories,
 )
 from loom.memory._recall.rank import Prefer
+from loom.memory._recall.recall import are_recent, latest_turns
 from loom.memory._shared import (
     ARE_CURRENT,
     FILE,
@@ -64,6 +66,7 @@ from loom.memory._shared import (
     is_candidate,
     later_than,
     latest_of,
+    read_together,
     retry_stale,
 )
 from loom.memory._upkeep.explain import EventKind, Explained, Timeline, explain, read_timeline
@@ -95,6 +98,8 @@ from loom.telemetry import Bill, traced
 
 _QUOTED = 200
 """Characters of a block that an error quotes."""
+_OF_PROFILE = And(In("kind", ("fact", "block")), ARE_CURRENT)
+"""The records that a profile is made of."""
 
 
 _OTHER_WORDS = {
@@ -625,8 +630,22 @@ class Memory(MemoryEdits):
 
     async def profile(self, *, user_id: str) -> Profile:
         """Standing instructions, facts and pinned blocks of a user; `str()` of it is fenced text for a prompt."""
-        found = every(self.store, self._scope(user_id), And(In("kind", ("fact", "block")), ARE_CURRENT))
-        records = [record async for record in found]
+        found = every(self.store, self._scope(user_id), _OF_PROFILE)
+        return self._profile(user_id, [record async for record in found])
+
+    async def overview(self, *, user_id: str, session_id: str | None = None) -> Overview:
+        """What every turn is shown of a user: the profile, and the recent turns of conversations but `session_id`.
+
+        All of it is of one moment, where the store can tell, and nothing of it is older than its epoch.
+        """
+        scope, now, layer = self._scope(user_id, session_id), self._clock.now(), self.config.l1
+        await self._upkeep.settled(scope.for_user())
+        lately = are_recent(scope, layer, now=now)
+        epoch, (records, turns) = await read_together(self.store, scope.for_user(), _OF_PROFILE, lately)
+        return Overview(epoch, self._profile(user_id, records), latest_turns(turns, layer))
+
+    def _profile(self, user_id: str, records: Sequence[Record]) -> Profile:
+        """The profile that facts and blocks make."""
         facts = [record for record in records if isinstance(record, Fact)]
         standing = fit_budget(
             [fact for fact in facts if fact.subject == USER], self.config.standing_tokens, now=self._clock.now()

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from loom.core.checks import as_utc, check_id, check_text
 from loom.core.filter import Filter
-from loom.core.record import Hit, Layer, Provenance, Receipt, Record, Scalar
+from loom.core.record import Hit, Layer, Origin, Receipt, Record, Scalar
 from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.protocols.embedder import Vector
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,73 +189,61 @@ class HybridSearch(Protocol):
         ...
 
 
-class UnreadRecord(Protocol):
-    """An episode that was found and not read in full: what ranking looks at, named as in the episode itself."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HitColumns:
+    """Hits of a search as columns, best first: one list for each property of a record, one array for each signal.
 
-    @property
-    def id(self) -> str:
-        """The id of the episode."""
-        ...
+    Ranking looks at hundreds of hits and returns a few: no record is made before `read` is called with its place. A
+    fact has no speaker, session or time. Times are whole microseconds, see `loom.core.clock.to_micros`. The array of a
+    signal has NaN where the signal did not find the record. `held` is how many records the scope has, where the store
+    knows that without counting.
+    """
 
-    @property
-    def kind(self) -> str:
-        """Its kind."""
-        ...
+    ids: Sequence[str]
+    kinds: Sequence[str]
+    texts: Sequence[str]
+    origins: Sequence[Origin]
+    speakers: Sequence[str | None]
+    sessions: Sequence[str | None]
+    times: Sequence[int | None]
+    attributes: Sequence[Mapping[str, Scalar]]
+    signals: Mapping[str, NDArray[np.float64]]
+    read: Callable[[int], Record]
+    held: int | None = None
 
-    @property
-    def text(self) -> str:
-        """Its text."""
-        ...
-
-    @property
-    def speaker(self) -> str | None:
-        """Who said it."""
-        ...
-
-    @property
-    def session_id(self) -> str | None:
-        """The conversation it belongs to."""
-        ...
-
-    @property
-    def at(self) -> datetime:
-        """When it happened."""
-        ...
-
-    @property
-    def provenance(self) -> Provenance:
-        """Where it comes from."""
-        ...
-
-    @property
-    def attributes(self) -> Mapping[str, Scalar]:
-        """What it can be filtered by."""
-        ...
-
-
-class UnreadHit(NamedTuple):
-    """A hit whose record may be unread; `why` is as in a Hit."""
-
-    item: Record | UnreadRecord
-    why: Mapping[str, float]
-
-
-class UnreadHits(NamedTuple):
-    """The hits of a search, best first, and a function that reads the record of one."""
-
-    hits: Sequence[UnreadHit]
-    read: Callable[[Record | UnreadRecord], Record]
+    def __len__(self) -> int:
+        return len(self.ids)
 
 
 @runtime_checkable
-class UnreadSearch(Protocol):
-    """Hybrid search that makes no records: a recall ranks hundreds and returns a few.
+class ColumnSearch(Protocol):
+    """Hybrid search that makes no records.
 
-    Law: the hits are those of search_hybrid(), and `read` gives the record of each.
+    Law: the hits are those of search_hybrid(), in the same order, and `read` gives the record of each.
     """
 
-    async def search_unread(self, scope: Scope, query: Query, *, near: int) -> UnreadHits:
+    async def search_columns(self, scope: Scope, query: Query, *, near: int) -> HitColumns:
         """The hits of search_hybrid(), not read."""
+        ...
+
+
+class Together(NamedTuple):
+    """Several reads of one moment: the epoch of a user, and the records that fit each filter, by id."""
+
+    epoch: str
+    lists: Sequence[Sequence[Record]]
+
+
+@runtime_checkable
+class ReadsTogether(Protocol):
+    """A store that answers several reads from one moment of its data.
+
+    Law: it returns what epoch() and then list(), for each filter, would return if nothing was written meanwhile; all
+    records that fit, not a page of them.
+    """
+
+    async def read_together(self, scope: Scope, *wheres: Filter) -> Together:
+        """The epoch of the scope's user, and the records that fit each filter."""
         ...
 
 

@@ -101,6 +101,8 @@ class RequestRecord:
     error: str | None = None
     requests: int = 1
     """How many calls it stands for: more than one only for `nested`."""
+    proxy: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    """What a proxy did to the request, in tokens where it counts, and what it left out and why."""
 
     @classmethod
     def of(cls, entry: Recorded) -> RequestRecord:
@@ -129,6 +131,7 @@ class RequestRecord:
             loss=None if loss is None else CacheLoss(**loss),
             error=body.get("error"),
             requests=body.get("requests", 1),
+            proxy=body.get("proxy", {}),
         )
 
 

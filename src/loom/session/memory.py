@@ -7,14 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from loom.core.clock import Clock
 from loom.core.filter import And, Eq, Filter, In, Not, Or
 from loom.core.log import Shown
 from loom.core.record import Episode, Fact, HitItem, Passage
 from loom.core.scope import Scope
 from loom.errors import LoomError, StaleWrite
 from loom.memory._facts.instructions import FACTS, PINNED, said_by
-from loom.memory._recall.recall import recent
 from loom.memory._shared import TRIES
 from loom.memory._write.ingest import Utterance, keyed_id
 from loom.memory.memory import Memory
@@ -88,12 +86,11 @@ class MemoryView:
 class SessionMemory:
     """One user's memory as one session uses it."""
 
-    def __init__(self, memory: Memory, scope: Scope, config: SessionConfig, clock: Clock) -> None:
+    def __init__(self, memory: Memory, scope: Scope, config: SessionConfig) -> None:
         self._memory = memory
         # A memory may have a namespace of its own; this user must not see records of another one.
         self._scope = replace(scope, namespace=memory.namespace)
         self._config = config
-        self._clock = clock
         self._counter = EstimateCounter()
         self.shown = ShownMemory()
 
@@ -102,18 +99,18 @@ class SessionMemory:
 
         Where others hold the conversation, its history is the keys of the turns that it shows.
         """
-        epoch = await self._memory.epoch(user_id=self._scope.user_id)
+        user, session = self._scope.user_id, self._scope.session_id
+        shows_all = bool(self._config.standing_budget)
+        overview = await self._memory.overview(user_id=user, session_id=session) if shows_all else None
+        epoch = overview.epoch if overview else await self._memory.epoch(user_id=user)
         found = await self._recall(text, history)
         hits = list(found.hits) if found else []
         standing: list[Group] = []
-        if self._config.standing_budget:
-            profile = (await self._memory.profile(user_id=self._scope.user_id)).groups()
+        if overview is not None:
+            profile = overview.profile.groups()
             ids = {hit.item.id for hit in hits}
-            layer = self._memory.config.l1
-            lately = await recent(self._memory.store, self._scope, layer, now=self._clock.now())
-            standing = self._standing(
-                profile, [_line(episode, episode.text) for episode in lately if episode.id not in ids]
-            )
+            lately = [_line(episode, episode.text) for episode in overview.recent if episode.id not in ids]
+            standing = self._standing(profile, lately)
             if any(group.title == FACTS and len(group.lines) == len(profile[FACTS]) for group in standing):
                 hits = [hit for hit in hits if not isinstance(hit.item, Fact)]  # all of them are shown already
         own = tuple(_line(hit.item, hit.text) for hit in hits if not isinstance(hit.item, Passage))

@@ -134,7 +134,7 @@ def build_parts(
         skills=active,
         long_results=long_results,
         saver=Saver(store or _in_process(), scope, clock=clock, ids=ids),
-        memory=SessionMemory(memory, scope, config, clock) if memory else None,
+        memory=SessionMemory(memory, scope, config) if memory else None,
         spans=spans,
     )
 

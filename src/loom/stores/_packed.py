@@ -1,12 +1,12 @@
 """Log entries as stores keep them: packed, their parts apart by hash or number, and read in part.
 
-A packed entry refers to its parts, and a recorded one to its body, by number. What is not wanted of a log is neither
-decoded nor asked for.
+A packed entry refers to its parts, and a recorded one to a body that is not small, by number. What is not wanted of a
+log is neither decoded nor asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, TypeAlias, TypeVar
@@ -21,7 +21,7 @@ from loom.core.codec import (
     part_to_dict,
     to_bytes,
 )
-from loom.core.log import LogEntry
+from loom.core.log import LogEntry, Recorded
 from loom.core.message import JSON, Part
 from loom.stores.base import DamagedData, reading
 
@@ -73,6 +73,9 @@ ITS_OWN: Final = LogSlice(whole=False)
 
 HASH = 32
 """How many bytes name a part."""
+_SMALL = 1024
+"""Bytes of an entry up to which a recorded value is kept in it: the values of a journal, say, are never equal, and to
+look for one among the parts costs more than to write it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +103,21 @@ def pack_entries(entries: Sequence[LogEntry]) -> PackedEntries:
     def put_body(body: JSON | bytes) -> Data:
         return {"bytes": keep(body)} if isinstance(body, bytes) else {"json": keep(to_bytes(body))}
 
-    packed: list[JSON] = [entry_to_dict(entry, put, put_body) for entry in entries]
-    return PackedEntries(to_bytes(packed), tuple(hashes), bodies)
+    return PackedEntries(encoded_entries(entries, put, put_body), tuple(hashes), bodies)
+
+
+def encoded_entries(
+    entries: Sequence[LogEntry], put: Callable[[Part], JSON], put_body: Callable[[JSON | bytes], Data]
+) -> bytes:
+    """The bytes of packed entries; a small value that was recorded is kept in its entry."""
+    texts: list[bytes] = []
+    for entry in entries:
+        text = b""
+        if isinstance(entry, Recorded) and not isinstance(entry.body, bytes):
+            text = to_bytes(entry_to_dict(entry))
+        is_small = 0 < len(text) <= _SMALL
+        texts.append(text if is_small else to_bytes(entry_to_dict(entry, put, put_body)))
+    return b"[%b]" % b",".join(texts)
 
 
 def part_numbers(entry: Data) -> Sequence[int]:
@@ -171,6 +187,8 @@ class _Bodies:
     bodies: Mapping[bytes, bytes]
 
     def read(self, entry: Data) -> JSON | bytes:
+        if "body" in entry:
+            return entry["body"]
         if "bytes" in entry:
             return self.bodies[self.hashes[entry["bytes"]]]
         return from_bytes(self.bodies[self.hashes[entry["json"]]])

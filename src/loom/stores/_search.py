@@ -11,8 +11,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, chain, count, groupby, pairwise
 from math import log
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
@@ -29,6 +28,7 @@ from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import MemoryStore, PrimaryStore, Query
 from loom.protocols.vector_store import VectorHit
 from loom.stores._record_table import DENSE
+from loom.stores._sketches import Float32s, SketchWords, estimated_cosines, sketched
 from loom.stores.base import DamagedData, compare
 from loom.text.words import terms
 
@@ -45,7 +45,8 @@ Small runs keep writes cheap, large ones searches.
 """
 
 ENTRIES = np.dtype([("number", "<u4"), ("times", "<u2"), ("length", "<u2")])
-MOST = 2**16 - 1
+_TIMES_BITS = 16
+MOST = 2**_TIMES_BITS - 1
 """What an entry can count to: a term or a text with more counts as this."""
 _TOGETHER = 2**18
 """How many bytes of entries are computed at once: few terms at a time are slow, and so is what no cache holds."""
@@ -245,8 +246,8 @@ FIRST = 1
 BEHIND = 2
 
 
-_SPARSE = 10
-"""Numbers are sorted where they are fewer than one in so many."""
+_SPARSE = 5
+"""Keys are sorted where they are fewer than one in so many."""
 
 
 class TurnOrder:
@@ -323,36 +324,56 @@ class TurnOrder:
             found.append([place for place in places if place >= 0] if self._is_linked[number] else [])
         return found
 
-    def entries(self, own: bytes, head: bytes, size: int) -> bytes:
-        """The entries of a term around `size` numbers, made from those of their own texts and of the heads of texts."""
-        texts, heads = np.frombuffer(own, ENTRIES), np.frombuffer(head, ENTRIES)
-        check_largest(texts["number"], len(self))
-        check_largest(heads["number"], len(self))
-        quoted = texts[~self._is_long[texts["number"]]]
-        quoted = np.concatenate([quoted, heads]) if len(heads) else quoted
-        places = self._near[quoted["number"]]
-        times = np.broadcast_to(quoted["times"][:, np.newaxis], places.shape)
-        is_there = places >= 0
-        numbers, times = _summed(
-            np.concatenate([texts["number"], places[is_there]]),
-            np.concatenate([texts["times"], times[is_there]]),
-            len(self),
+    def entries(self, held: Sequence[tuple[bytes, bytes]], size: int) -> list[bytes]:
+        """The entries of terms around `size` numbers, made from those of their own texts and of the heads of texts."""
+        ends = accumulate(len(own) + len(head) for own, head in held)
+        groups = groupby(zip(held, ends, strict=True), key=lambda pair: pair[1] // _TOGETHER)
+        return [data for _, group in groups for data in self._entries([each for each, _ in group], size)]
+
+    def _entries(self, held: Sequence[tuple[bytes, bytes]], size: int) -> Iterator[bytes]:
+        # One whole number for each posting: its term, then its number. The first place of a term is that of no number.
+        width = len(self) + 1
+        starts = np.arange(len(held) + 1) * width
+        keys, times = _by_term([own for own, _ in held], starts, len(self))
+        heads, head_times = _by_term([head for _, head in held], starts, len(self))
+        # Of a long text, neighbours quote the head.
+        is_short = ~self._is_long[(keys - 1) % width]
+        quoted = np.concatenate([keys[is_short], heads])
+        quoted_times = np.concatenate([times[is_short], head_times])
+        numbers = (quoted - 1) % width
+        near = self._near[numbers] + (quoted - numbers)[:, np.newaxis]
+        keys, times = _summed(
+            np.concatenate([keys, near.ravel()]),
+            np.concatenate([times, np.repeat(quoted_times, near.shape[1])]),
+            starts[-1],
         )
-        found = np.empty(len(numbers), ENTRIES)
-        found["number"], found["times"] = numbers, np.minimum(times, MOST)
-        found["length"] = np.minimum(self._around[numbers], MOST)
-        return found[self._is_linked[numbers] & (numbers < size)].tobytes()
+        bounds = np.searchsorted(keys, starts)
+        numbers = keys - np.repeat(starts[:-1] + 1, np.diff(bounds))
+        is_shown = (numbers >= 0) & (numbers < size) & self._is_linked[numbers]
+        found = np.empty(np.count_nonzero(is_shown), ENTRIES)
+        found["number"], found["times"] = numbers[is_shown], np.minimum(times[is_shown], MOST)
+        found["length"] = np.minimum(self._around[found["number"]], MOST)
+        return _cut(found, np.concatenate([[0], np.cumsum(is_shown)])[bounds[:-1]])
 
 
-def _summed(numbers: NDArray[Any], times: NDArray[Any], size: int) -> tuple[Numbers, NDArray[Any]]:
-    """Each number below `size` that occurs, in order, and the sum of its times."""
-    if len(numbers) * _SPARSE >= size:  # a place for each number is cheaper than sorting them
-        sums = np.bincount(numbers, times, minlength=size)
+def _by_term(held: Sequence[bytes], starts: Numbers, size: int) -> tuple[Numbers, NDArray[Any]]:
+    """The entries of several terms: the key of each, given where those of each term start, and how often."""
+    entries = np.frombuffer(b"".join(held), ENTRIES)
+    check_largest(entries["number"], size)
+    of_term = np.repeat(starts[:-1] + 1, [len(data) // ENTRIES.itemsize for data in held])
+    return of_term + entries["number"], entries["times"].astype(np.int64)
+
+
+def _summed(keys: Numbers, times: NDArray[Any], size: int) -> tuple[Numbers, NDArray[Any]]:
+    """Each key below `size` that occurs, in order, and the sum of its times."""
+    if len(keys) * _SPARSE >= size:  # a place for each key is cheaper than sorting them
+        sums = np.bincount(keys, times, minlength=size)
         found = np.flatnonzero(sums)
         return found, sums[found]
     # One whole number for each: which, then how often. Sorted, equal ones lie together.
-    both = np.sort(numbers.astype(np.int64) << 32 | times.astype(np.int64))
-    found = both >> 32
+    # They are nearly in order, which a stable sort makes use of.
+    both = np.sort(keys << _TIMES_BITS | times, kind="stable")
+    found = both >> _TIMES_BITS
     starts = np.flatnonzero(np.diff(found, prepend=-1))
     return found[starts], np.add.reduceat(both & MOST, starts) if len(starts) else starts
 
@@ -411,20 +432,33 @@ def total(parts: Sequence[PostingPart], size: int) -> Floats:
     return np.bincount(numbers, np.concatenate([part.scores for part in parts]), size).astype(np.float64, copy=False)
 
 
+def signals_of(best: Numbers, parts: Sequence[PostingPart], size: int) -> dict[str, Floats]:
+    """The score of each signal for each of the best of `size` numbers: NaN where it did not speak for it."""
+    place_of = np.full(size, -1, np.int64)
+    place_of[best] = np.arange(len(best))
+    signals: dict[str, Floats] = {}
+    for signal, group in groupby(sorted(parts, key=itemgetter(0)), key=itemgetter(0)):
+        _, numbers, scores = zip(*group, strict=True)
+        places = place_of[np.concatenate(numbers)]
+        is_best = places >= 0
+        places = places[is_best]
+        if len(places):
+            column = signals[signal] = np.full(len(best), np.nan)
+            column[places] = np.bincount(places, np.concatenate(scores)[is_best], len(best))[places]
+    return signals
+
+
+def whys(signals: Mapping[str, Floats]) -> Iterator[dict[str, float]]:
+    """For each hit, the score of each signal that spoke for it."""
+    columns: list[list[float]] = [column.tolist() for column in signals.values()]
+    for values in zip(*columns, strict=True):
+        yield {name: value for name, value in zip(signals, values, strict=True) if value == value}  # noqa: PLR0124 - NaN
+
+
 def why_of(best: Sequence[int], parts: Sequence[PostingPart], size: int) -> dict[int, dict[str, float]]:
     """For each of the best of `size` numbers, the score of each signal that spoke for it."""
-    is_best = np.zeros(size, np.bool_)
-    is_best[best] = True
-    place_of = np.empty(size, np.int64)
-    place_of[best] = np.arange(len(best))
-    why: list[dict[str, float]] = [{} for _ in best]
-    for signal, group in groupby(sorted(parts, key=itemgetter(0)), key=itemgetter(0)):
-        chosen = [(numbers, scores, is_best[numbers]) for _, numbers, scores in group]
-        places = np.concatenate([place_of[numbers[mask]] for numbers, _, mask in chosen])
-        added = np.bincount(places, np.concatenate([scores[mask] for _, scores, mask in chosen]), len(best)).tolist()
-        for place in set(places.tolist()):
-            why[place][signal] = added[place]
-    return dict(zip(best, why, strict=True))
+    signals = signals_of(np.asarray(best, np.int64), parts, size)
+    return dict(zip(best, whys(signals) if signals else ({} for _ in best), strict=True))
 
 
 # The best of many scores first, without sorting them all.
@@ -432,8 +466,10 @@ def why_of(best: Sequence[int], parts: Sequence[PostingPart], size: int) -> dict
 
 def by_score(scores: NDArray[np.floating[Any]], size: int) -> Iterator[NDArray[np.int64]]:
     """The places of falling scores, in groups; equal scores are never parted, so that ids can decide between them."""
+    # Mostly the first group is enough, or a few more are; where very few fit, groups must grow.
     places: NDArray[np.int64] | None = None
-    while len(scores) > size:
+    sizes = chain([size], (max(1, size // 4) * 4**times for times in count()))
+    while len(scores) > (size := next(sizes)):
         # The best of many blocks are quicker to order than all, and `size` blocks that reach a score hold as many hits.
         block = max(1, len(scores) // (8 * size))
         highest = np.maximum.reduceat(scores, np.arange(0, len(scores), block))
@@ -442,20 +478,12 @@ def by_score(scores: NDArray[np.floating[Any]], size: int) -> Iterator[NDArray[n
         yield top if places is None else places[top]
         rest = np.flatnonzero(~is_top)
         places, scores = rest if places is None else places[rest], scores[rest]
-        size *= 4
     if len(scores):
         yield np.arange(len(scores)) if places is None else places
 
 
 # Cosines of many vectors to a query: exact while they are few, estimated by sketches when they are many.
-#
-# A sketch says on which side of 768 fixed planes a vector lies, in 96 bytes. Two vectors at an angle of `a` lie on
-# different sides of a share `a / pi` of all planes, so the bits that differ tell the cosine, give or take a few
-# hundredths: enough to choose candidates, whose vectors are then compared exactly. The planes do not depend on what is
-# stored, so that a sketch is made once, with its vector, and stored beside it.
 
-Float32s: TypeAlias = NDArray[np.float32]
-SketchWords: TypeAlias = NDArray[np.uint64]
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 EXACT_NUMBERS = 2**25
@@ -464,10 +492,6 @@ READ_AT_ONCE = 2**21
 """Of more numbers than this (8,192 vectors of 256), which take tens of milliseconds to read, stored sketches are read
 first; the vectors follow, a quarter of it at each search, until all of them are compared."""
 
-_BITS = 768
-SKETCH_WORDS = _BITS // 64
-_BLOCK = 4096
-_COSINES = np.cos(np.pi * np.arange(_BITS + 1) / _BITS).astype(np.float32)
 _DIGITS = 6
 
 
@@ -534,7 +558,7 @@ class Vectors:
             matrix = self._matrix[: self._count]
             return lambda query: cosines(matrix, query)
         sketches = self._sketches[:, : self._count]
-        return lambda query: _COSINES[_differing(sketches, query)]
+        return lambda query: estimated_cosines(sketches, query)
 
 
 def unit(vector: Vector, what: str) -> NDArray[np.float64]:
@@ -579,50 +603,6 @@ def _roomy(array: NDArray[_Scalar], needed: int, *, axis: int) -> NDArray[_Scala
     wider = np.zeros(shape, array.dtype)  # what is not used yet takes no memory
     wider[tuple(map(slice, array.shape))] = array
     return wider
-
-
-def _differing(sketches: SketchWords, query: Float32s) -> NDArray[np.uint16]:
-    """In how many bits each sketch differs from that of the query."""
-    differing = np.zeros(sketches.shape[1], np.uint16)
-    asked = _packed(np.vecdot(_planes(len(query)), query)[np.newaxis])
-    for words, word in zip(sketches, asked[:, 0], strict=True):
-        differing += np.bitwise_count(words ^ word)
-    return differing
-
-
-def sketched(matrix: Float32s) -> SketchWords:
-    """The sketch of each row, as a column of words."""
-    planes = _planes(matrix.shape[1])
-    # Not a product of matrices: that would start threads, which spin while the machine is busy.
-    blocks = (matrix[first : first + _BLOCK] for first in range(0, len(matrix), _BLOCK))
-    parts = [_packed(np.vecdot(block[:, np.newaxis], planes)) for block in blocks]
-    return np.concatenate([np.zeros((SKETCH_WORDS, 0), np.uint64), *parts], axis=1)
-
-
-def _packed(products: Float32s) -> SketchWords:
-    return np.packbits(products > 0, axis=1).view(np.uint64).T
-
-
-@lru_cache(maxsize=4)
-def _planes(dimension: int) -> Float32s:
-    """The normals of the planes, always the same: as many as can be at right angles, then others, turned at random.
-
-    At right angles they tell more than if each were drawn by itself. Sketches are stored, so that other planes would be
-    another format of files.
-    """
-    chance = np.random.RandomState(0)
-    shape = (min(dimension, _BITS), dimension)
-    turned = [_orthogonal(chance.standard_normal(shape)) for _ in range(-(-_BITS // dimension))]
-    return np.concatenate(turned)[:_BITS].astype(np.float32)
-
-
-def _orthogonal(matrix: Floats) -> Floats:
-    """The rows, each turned to a right angle with all before it; without threads, and the same on every machine."""
-    for place, row in enumerate(matrix):
-        unit = row / np.sqrt(np.vecdot(row, row))
-        turned = unit - np.einsum("k,kj->j", np.vecdot(matrix[:place], unit), matrix[:place])
-        matrix[place] = turned / np.sqrt(np.vecdot(turned, turned))
-    return matrix
 
 
 # Hybrid search: words from the primary store, vectors from the index, as one list or as two.

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import cache, lru_cache
+from itertools import islice
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from loom.core.clock import from_micros, to_micros
 from loom.core.codec import KINDS, TIMES, attributes_from_json, attributes_to_json
 from loom.core.filter import And, Eq, Filter, In, Not, Or, Range
 from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Record, Scalar, WorkingBlock
 from loom.core.scope import Scope
-from loom.protocols.memory_store import DeadLetter, Job, Query
+from loom.protocols.memory_store import DeadLetter, HitColumns, Job, Query
 from loom.stores._record_table import payload_error
 from loom.stores.base import reading, unreadable
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _HEAD = ("id", "kind", "text", "origin", "trusted")
 _SHARED = ("recorded_at", "sources")
@@ -45,14 +51,12 @@ _FIELDS = {
 }
 _KIND = COLUMNS.index("kind")
 _EPISODE_COLUMNS = len((*_HEAD, *_SHARED, *_EPISODE))
-_MAYBE_TEXT = (str, type(None))
+_MAYBE_TEXT = {str, type(None)}
 _NO_ATTRIBUTES: Mapping[str, Scalar] = MappingProxyType({})
 _SHORT = 24
 """Characters of attributes that are read once for all rows that have them: the number of a turn, and little more."""
 _LAYERS = {int(layer): layer for layer in Layer}
 _NO_SHARED, _NO_EPISODE, _NO_FACT, _NO_BLOCK = ((None,) * len(names) for names in (_SHARED, _EPISODE, _FACT, _BLOCK))
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 # The slots of an episode, written to directly: a frozen class would have it otherwise, and by name takes longer.
 (
@@ -69,16 +73,6 @@ _decode = json.JSONDecoder().raw_decode
 
 def _from_json(text: str) -> Any:
     return _decode(text)[0]
-
-
-def to_micros(at: datetime) -> int:
-    """A time as whole microseconds, exact in both directions."""
-    return (at - _EPOCH) // _MICROSECOND
-
-
-@lru_cache(maxsize=1024)  # a turn was mostly recorded when it was said, and a batch at one time
-def from_micros(value: int) -> datetime:
-    return _EPOCH + timedelta(0, 0, value)
 
 
 def to_row(record: Record) -> tuple[Any, ...]:
@@ -142,36 +136,53 @@ def _episode_of(row: tuple[Any, ...]) -> Episode:
     return episode
 
 
-class StoredRow(NamedTuple):
-    """A row of an episode that starts with COLUMNS, as an UnreadRecord: nothing is made of what nobody looks at."""
-
-    id: str
-    kind: str
-    text: str
-    speaker: str | None
-    session_id: str | None
-    at: datetime
-    provenance: Provenance
-    attributes: Mapping[str, Scalar]
-    row: tuple[Any, ...]
-
-
-def unread(row: tuple[Any, ...]) -> StoredRow | None:
-    """A row that starts with COLUMNS, if it is an episode's and its columns have the types that ranking needs.
+def hit_columns(
+    rows: Sequence[tuple[Any, ...]], signals: Mapping[str, NDArray[np.float64]], read: Callable[[int], Record]
+) -> HitColumns:
+    """Rows that start with COLUMNS as the columns of hits; `read` makes the record of a place, and checks its row.
 
     Raises:
-        DamagedData: it is not a row of a record.
+        DamagedData: a row is not one of a record.
     """
-    id, kind, text, origin, trusted, _, _, at, _, session_id, speaker, _, _, _, _, attributes = row[:_EPISODE_COLUMNS]
-    is_sound = kind == Episode.kind and type(id) is type(text) is str and type(at) is int
-    if not (is_sound and isinstance(speaker, _MAYBE_TEXT) and isinstance(session_id, _MAYBE_TEXT)):
-        return None
+    found: Iterable[Sequence[Any]] = islice(zip(*rows, strict=True), _EPISODE_COLUMNS)
+    if not rows:
+        found = [()] * _EPISODE_COLUMNS
+    ids, kinds, stored, origins, _, _, _, times, _, sessions, speakers, _, _, _, _, attributes = found
+    others = [place for place, kind in enumerate(kinds) if kind != Episode.kind]
+    texts: list[str] = list(stored)
+    for place in others:  # the text of a fact is made of its parts
+        texts[place] = read(place).text
+    is_sound = {*map(type, ids), *map(type, texts)} <= {str} and {*map(type, (*sessions, *speakers))} <= _MAYBE_TEXT
+    if not is_sound or list(map(type, times)).count(int) != len(rows) - len(others):
+        for place in range(len(rows)):
+            read(place)
+    return HitColumns(
+        ids=ids,
+        kinds=kinds,
+        texts=texts,
+        origins=origins,
+        speakers=speakers,
+        sessions=sessions,
+        times=times,
+        attributes=[
+            _NO_ATTRIBUTES if value is None else _read_attributes(id, value)
+            for id, value in zip(ids, attributes, strict=True)
+        ],
+        signals=signals,
+        read=read,
+    )
+
+
+def _nothing(place: int) -> Record:
+    raise IndexError(f"there is no hit {place}")
+
+
+NO_HITS = hit_columns((), {}, _nothing)
+
+
+def _read_attributes(id: str, value: str) -> Mapping[str, Scalar]:
     try:
-        if attributes is None:
-            known = _NO_ATTRIBUTES
-        else:
-            known = _shared_attributes(attributes) if len(attributes) <= _SHORT else _attributes_of(attributes)
-        return StoredRow(id, kind, text, speaker, session_id, from_micros(at), _provenance(origin, trusted), known, row)
+        return _shared_attributes(value) if len(value) <= _SHORT else _attributes_of(value)
     except Exception as error:
         raise unreadable(f"record {id!r}", error) from error
 

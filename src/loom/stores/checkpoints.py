@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
 from loom.core.clock import Clock, RecordIds, SystemClock
 from loom.core.log import FORMAT_VERSION, Checkpoint, LogEntry, Recorded, SavedSession, check_texts, shown_of
@@ -207,16 +207,6 @@ def _sweep(links: Sequence[TreeLink[K]], removed: frozenset[K]) -> tuple[dict[K,
 Action: TypeAlias = Callable[[CheckpointPort[Any]], Coroutine[Any, Any, T]]
 
 
-def finish(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine over a port that never waits, for backends that run a step in a thread or a lock."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        return done.value
-    work.close()
-    raise RuntimeError("a port that is called without an event loop waited for something")
-
-
 def scope_of(given: Scope | str) -> Scope:
     """The scope itself, or that of a session of the default user."""
     if isinstance(given, str):
@@ -239,6 +229,8 @@ class BaseCheckpointStore(ABC):
     a Session without a user saves.
     """
 
+    needs_loop: ClassVar[bool] = True
+    """Whether calls need an event loop. Where they do not, blocking code may make them with run_here()."""
     _after_forgetting: str | None = None
     """Text for the receipt of a forget: where removed bytes may still be, and what to do about it."""
 
@@ -504,8 +496,9 @@ async def _append(
             fresh = await _not_held(port, session_id, parent, newest, entries)
             if parent is not None and entries and not fresh:
                 return parent.checkpoint
-        made = replace(new, position=len(fresh))
-        if parent is not None:
+        if parent is None:
+            made = replace(new, position=len(fresh))
+        else:
             before = parent.checkpoint
             made = replace(
                 before,
@@ -594,6 +587,8 @@ class MemoryTree(TreePort[int], Generic[C]):
         self.nodes: dict[int, TreeNode[C]] = {}
         self._sessions: dict[str, dict[str, TreeNode[C]]] = {}
         self._next = 0
+        self._having: dict[tuple[str, str, str], dict[int, TreeNode[C]]] = {}
+        """The saves of a session with an attribute: its name and its value."""
         self._held: dict[str, tuple[int, set[str]]] = {}
         """Of sessions that were asked: the ids of all entries up to a save. Its number comes first."""
 
@@ -613,6 +608,8 @@ class MemoryTree(TreePort[int], Generic[C]):
         self._next += 1
         if checkpoint is not None:
             self._sessions.setdefault(checkpoint.session_id, {})[checkpoint.id] = node
+            for attribute in checkpoint.attributes.items():
+                self._having.setdefault((checkpoint.session_id, *attribute), {})[node.number] = node
 
     def cut(self, bare: Sequence[int], gone: Sequence[int]) -> list[TreeNode[C]]:
         """Take away the checkpoints of `bare`, and all of `gone`, which is returned."""
@@ -620,6 +617,11 @@ class MemoryTree(TreePort[int], Generic[C]):
             if node.checkpoint is not None:
                 held = self._sessions[node.checkpoint.session_id]
                 del held[node.checkpoint.id]
+                for attribute in node.checkpoint.attributes.items():
+                    having = self._having[node.checkpoint.session_id, *attribute]
+                    del having[node.number]
+                    if not having:
+                        del self._having[node.checkpoint.session_id, *attribute]
                 if not held:
                     del self._sessions[node.checkpoint.session_id]
                     self._held.pop(node.checkpoint.session_id, None)
@@ -630,11 +632,11 @@ class MemoryTree(TreePort[int], Generic[C]):
                 self.nodes[parent].children -= 1
         return [self.nodes.pop(number) for number in gone]
 
-    def _of(self, session_id: str | None) -> list[TreeNode[C]]:
+    def _of(self, session_id: str | None) -> Iterator[TreeNode[C]]:
         """Saves with a checkpoint, last saved first."""
         if session_id is not None:
-            return [*reversed(self._sessions.get(session_id, {}).values())]
-        return [node for node in reversed(self.nodes.values()) if node.checkpoint is not None]
+            return reversed(self._sessions.get(session_id, {}).values())
+        return (node for node in reversed(self.nodes.values()) if node.checkpoint is not None)
 
     async def find(self, session_id: str, *ids: str | None) -> list[Saved[int] | None]:
         """The checkpoints with these ids; None asks for the newest."""
@@ -647,9 +649,14 @@ class MemoryTree(TreePort[int], Generic[C]):
     ) -> list[Checkpoint]:
         """The checkpoints of a session, or of all, last saved first."""
         if matching is None:
-            return [node.checkpoint for node in self._of(session_id)[:limit] if node.checkpoint is not None]
+            nodes = islice(self._of(session_id), limit)
+            return [node.checkpoint for node in nodes if node.checkpoint is not None]
         before = self._next if matching.before is None else matching.before
-        nodes = (node for node in self._of(session_id) if node.number < before)
+        among = self._of(session_id)
+        if session_id is not None and matching.attributes:
+            having = [self._having.get((session_id, *one), {}) for one in matching.attributes.items()]
+            among = reversed(min(having, key=len).values())
+        nodes = (node for node in among if node.number < before)
         found = (node.checkpoint for node in nodes if node.checkpoint is not None)
         return list(islice((checkpoint for checkpoint in found if matching.takes(checkpoint)), limit))
 
@@ -684,7 +691,7 @@ class MemoryTree(TreePort[int], Generic[C]):
         while number is not None and number > upto:  # a save that another continues has the smaller number
             fresh.append(self.nodes[number])
             number = fresh[-1].parent
-        if number is not None and number != upto:  # the session goes on from an older checkpoint: begin anew
+        if upto >= 0 and number != upto:  # the session goes on from an older checkpoint, or from none: begin anew
             known = set[str]()
             while number is not None:
                 fresh.append(self.nodes[number])

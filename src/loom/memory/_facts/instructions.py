@@ -563,6 +563,15 @@ class Profile:
         return lines
 
 
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What every turn is shown of a user, as of `epoch`: the profile, and recent turns of other conversations."""
+
+    epoch: str
+    profile: Profile
+    recent: tuple[Episode, ...]
+
+
 def said_by(episode: Episode) -> str:
     """The speaker as a prompt names it; empty for the user, and for records derived from several."""
     if episode.speaker is None:

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
-from math import exp, inf, sqrt
+from math import exp, inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from loom.core.checks import RANKED, REACH
+from loom.core.clock import from_micros
 from loom.core.doors import Late
 from loom.core.record import Episode, Record
-from loom.protocols.memory_store import UnreadRecord
 from loom.text.passages import sentences, stems_in
 from loom.text.time_words import TimeHint
 from loom.text.words import query_terms
@@ -63,11 +63,11 @@ WEIGHTS: Mapping[Talk, Mapping[str, float]] = {
     },
     # Fitted together on half of BEAM and half of LongMemEval; the other halves choose the signals.
     "lookup": {
-        "bm25": 0.5,  # own words lead: the turns around are pages of an assistant
+        "bm25": 0.4,  # own words lead: the turns around are pages of an assistant
         "covers": 1.2,  # the share of the question's words in the best passage: finds a line in a log of 100 KB
         "bm25.around": 0.15,
         "session": 0.2,
-        "dense": 0.7,
+        "dense": 0.8,
         "user": 2.4,  # said by the user, who asks about their own life: 10 points
         "brief": 0.2,  # counted up to 60 words: a short message states one thing
         "asks": -0.3,  # less than among people: most messages to an assistant end with a question
@@ -116,23 +116,24 @@ _Column: TypeAlias = "NDArray[np.float64]"
 """A value for each candidate."""
 
 
-class Candidate(NamedTuple):
-    """A record that may be recalled, with the raw score of each signal that found it.
+class Candidates(NamedTuple):
+    """Records that may be recalled, as columns: a value for each record.
 
-    A missing lexical signal (`bm25`, `bm25.KIND`, `phrase`, `head`, `alike`) is zero: nothing matched. A missing
-    `dense` or `dense.around` is unknown, and taken as the lowest of all candidates. `position` is the number of the
-    turn in its session; `words` is the number of words, split at blanks. `role` is that of a speaker without a name.
+    `signals` are the raw scores of each signal, NaN where it did not find the record. A missing lexical signal (`bm25`,
+    `bm25.KIND`, `phrase`, `head`, `alike`) is zero: nothing matched. A missing `dense` or `dense.around` is unknown:
+    it is taken as the lowest of all. A position is the number of the turn in its session; words are counted at
+    blanks. A role is that of a speaker without a name. Times are whole microseconds.
     """
 
-    id: str
-    signals: Mapping[str, float] = _NONE
-    speaker: str | None = None
-    session: str | None = None
-    position: int | None = None
-    at: datetime | None = None
-    words: int = 0
-    asks: bool = False
-    role: str | None = None
+    ids: Sequence[str]
+    signals: Mapping[str, _Column]
+    speakers: Sequence[str | None]
+    sessions: Sequence[str | None]
+    positions: Sequence[int | None]
+    times: Sequence[int | None]
+    words: Sequence[int]
+    asks: Sequence[bool]
+    roles: Sequence[str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,34 +159,55 @@ class Ranked(NamedTuple):
     why: Mapping[str, float] = _NONE
 
 
+class Ranking:
+    """The order of candidates: `places`, best first; what each signal added is looked up for those that are shown."""
+
+    __slots__ = ("_candidates", "_parts", "_scores", "places")
+
+    def __init__(self, candidates: Candidates, parts: Mapping[str, _Column], score: _Column) -> None:
+        self._candidates, self._parts = candidates, parts
+        self._scores: list[float] = score.tolist()
+        self.places: list[int] = _best_first(score, candidates.ids)
+
+    def ranked(self, place: int) -> Ranked:
+        """The candidate at a place with its score."""
+        why = _Why(self._parts, place, self._candidates.signals)
+        return Ranked(self._candidates.ids[place], self._scores[place], why)
+
+
 def rank(
-    candidates: Sequence[Candidate],
+    candidates: Candidates,
     hints: QuestionHints | None = None,
     weights: Mapping[Talk, Mapping[str, float]] = WEIGHTS,
-) -> list[Ranked]:
-    """The candidates, best first; at equal score by id. Linear in the number of candidates, but for the sort."""
-    hints = hints or QuestionHints()
-    columns = _signals(candidates)
-    with_roles = np.array([c.role is not None for c in candidates], bool)
+) -> Ranking:
+    """Rank the candidates, at equal score by id. Linear in the number of candidates, but for the sort."""
+    hints, count = hints or QuestionHints(), len(candidates.ids)
+    if not count:
+        return Ranking(candidates, {}, np.zeros(0))
     people, roles = weights["people"], weights["lookup" if hints.is_lookup else "message"]
-    measured = _alone if len(candidates) == 1 else _calibrated
-    if len(candidates) == 1:
+    columns, priors = _signals(candidates), _priors(candidates, hints)
+    if count == 1:
         for name in ("length", "brief"):
             columns.pop(name, None)  # long and short are relative to other candidates
-    parts: dict[str, _Column] = {}
-    for name, column in columns.items():
-        ours, theirs = (_weight(name, columns, kind, hints.trust) for kind in (roles, people))
-        if ours or theirs:
-            parts[name] = measured(column) * np.where(with_roles, ours, theirs)
-    for name, column in _priors(candidates, hints).items():
-        parts[name] = column * np.where(with_roles, roles.get(name, 0.0), people.get(name, 0.0))
-    score = np.zeros(len(candidates))
-    for part in parts.values():
-        score += part
-    scores: list[float] = score.tolist()
-    ids = [c.id for c in candidates]
-    order = [place for _, _, place in sorted(zip((-score).tolist(), ids, range(len(ids)), strict=True))]
-    return [Ranked((c := candidates[place]).id, scores[place], _Why(parts, place, c.signals)) for place in order]
+    signals = np.array([*columns.values()]).reshape(-1, count)
+    measured = _alone(signals) if count == 1 else _calibrated(signals)
+    pairs = [
+        (_weight(name, columns, roles, hints.trust), _weight(name, columns, people, hints.trust)) for name in columns
+    ]
+    pairs += [(roles.get(name, 0.0), people.get(name, 0.0)) for name in priors]
+    ours, theirs = (np.array([[pair[of]] for pair in pairs]) for of in (0, 1))
+    with_roles = np.array([role is not None for role in candidates.roles], bool)
+    added = np.vstack([measured, *priors.values()]) * np.where(with_roles, ours, theirs)
+    is_used = [any(pair) for pair in pairs[: len(columns)]] + [True] * len(priors)
+    parts = {name: part for name, part, used in zip((*columns, *priors), added, is_used, strict=True) if used}
+    return Ranking(candidates, parts, added.sum(axis=0))
+
+
+def _best_first(score: _Column, ids: Sequence[str]) -> list[int]:
+    order = np.argsort(-score, kind="stable")
+    if (np.diff(score[order]) != 0).all():
+        return order.tolist()
+    return [place for _, _, place in sorted(zip((-score).tolist(), ids, range(len(ids)), strict=True))]
 
 
 class _Why(Mapping[str, float]):
@@ -196,7 +218,7 @@ class _Why(Mapping[str, float]):
 
     __slots__ = ("_built", "_parts", "_place", "_signals")
 
-    def __init__(self, parts: Mapping[str, _Column], place: int, signals: Mapping[str, float]) -> None:
+    def __init__(self, parts: Mapping[str, _Column], place: int, signals: Mapping[str, _Column]) -> None:
         self._parts = parts
         self._place = place
         self._signals = signals
@@ -205,8 +227,11 @@ class _Why(Mapping[str, float]):
     def _added(self) -> dict[str, float]:
         if self._built is None:
             parts = {name: float(part[self._place]) for name, part in self._parts.items()}
-            self._built = {name: part for name, part in parts.items() if part or name in self._signals} or parts
+            self._built = {name: part for name, part in parts.items() if part or self._found_by(name)} or parts
         return self._built
+
+    def _found_by(self, name: str) -> bool:
+        return name in self._signals and not np.isnan(self._signals[name][self._place])
 
     def __getitem__(self, name: str) -> float:
         return self._added()[name]
@@ -319,23 +344,26 @@ def _name(speaker: str) -> re.Pattern[str]:
     return re.compile(rf"(?<!\w)(?:{forms})(?:['\u2019]s)?(?!\w)", re.IGNORECASE)
 
 
-def _signals(candidates: Sequence[Candidate]) -> dict[str, _Column]:
+def _signals(candidates: Candidates) -> dict[str, _Column]:
     """One column for each signal that any candidate has, and the signals computed from them."""
     columns: dict[str, _Column] = {}
-    present = set[str]().union(*(c.signals for c in candidates))
-    for name in _LEXICAL:
-        if name in present:
-            columns[name] = np.array([c.signals.get(name, 0.0) for c in candidates])
-    for name in ("dense", "dense.around"):
-        if name in present:
-            lowest = min(c.signals[name] for c in candidates if name in c.signals)
-            columns[name] = np.array([c.signals.get(name, lowest) for c in candidates])
-    sessions, count = _session_codes(candidates)
+    for name in (*_LEXICAL, "dense", "dense.around"):
+        column = candidates.signals.get(name)
+        if column is None:
+            continue
+        is_missing = np.isnan(column)
+        if is_missing.any():
+            known = column[~is_missing]
+            if not len(known):
+                continue
+            column = np.where(is_missing, 0.0 if name in _LEXICAL else known.min(), column)
+        columns[name] = column
+    sessions, count = _session_codes(candidates.sessions)
     if "dense" in columns and "dense.around" not in columns:
-        columns["dense.around"] = _around(candidates, columns["dense"], sessions)
+        columns["dense.around"] = _around(candidates.positions, columns["dense"], sessions)
     if "bm25" in columns:
         columns["session"] = _session(sessions, count, columns["bm25"])
-    lengths = np.array([c.words for c in candidates])
+    lengths = np.array(candidates.words)
     if lengths.any():
         columns["length"] = np.log1p(lengths)
         columns["brief"] = -np.log1p(np.minimum(lengths, _BRIEF))
@@ -349,21 +377,21 @@ def _weight(name: str, columns: Mapping[str, _Column], weights: Mapping[str, flo
     return weight * trust if name in _BY_WORDS else weight
 
 
-def _session_codes(candidates: Sequence[Candidate]) -> tuple[NDArray[np.int64], int]:
+def _session_codes(sessions: Sequence[str | None]) -> tuple[NDArray[np.int64], int]:
     """A number for the session of each candidate, -1 where it has none; and how many sessions there are."""
     codes: dict[str | None, int] = {}
-    found = [codes.setdefault(c.session, len(codes)) for c in candidates]
-    array = np.array(found, np.int64)
+    array = np.array([codes.setdefault(session, len(codes)) for session in sessions], np.int64)
     if None in codes:
         array[array == codes[None]] = -1
     return array, len(codes)
 
 
-def _around(candidates: Sequence[Candidate], column: _Column, sessions: NDArray[np.int64]) -> _Column:
+def _around(positions: Sequence[int | None], column: _Column, sessions: NDArray[np.int64]) -> _Column:
     """The mean of a signal over a turn and those of its neighbours that are candidates."""
-    positions = [-1 if c.position is None or abs(c.position) > _LAST_POSITION else c.position for c in candidates]
-    places = np.array(positions, np.int64) + _AROUND[-1]
-    placed = np.flatnonzero((sessions >= 0) & (places >= 0) & np.array([c.position is not None for c in candidates]))
+    none = -1 - _AROUND[-1]
+    known = [none if p is None else p if abs(p) <= _LAST_POSITION else -1 for p in positions]
+    places = np.array(known, np.int64) + _AROUND[-1]
+    placed = np.flatnonzero((sessions >= 0) & (places >= 0))
     # One whole number for each turn: its session, then its place. Of two at one place, the last one counts.
     keys = sessions[placed] * _SESSION_ROOM + places[placed]
     order = np.argsort(keys, kind="stable")
@@ -394,45 +422,46 @@ def _session(sessions: NDArray[np.int64], count: int, column: _Column) -> _Colum
     return matches
 
 
-def _calibrated(column: _Column) -> _Column:
-    """How many standard deviations above the mean each value lies."""
-    above = column - column.mean()
-    spread = sqrt(above @ above / len(above))
-    return above / spread if spread >= 1e-9 else np.zeros(len(above))
+def _calibrated(columns: _Column) -> _Column:
+    """How many standard deviations above the mean of its column each value lies."""
+    above = columns - columns.mean(axis=-1, keepdims=True)
+    spread = np.sqrt(np.mean(above * above, axis=-1, keepdims=True))
+    return np.divide(above, spread, out=np.zeros_like(above), where=spread >= 1e-9)
 
 
-def _alone(column: _Column) -> _Column:
-    """The signal of the only candidate, from 0 to 1: with no other to compare, it cannot be calibrated."""
-    value = np.maximum(column, 0.0)
+def _alone(columns: _Column) -> _Column:
+    """The signals of the only candidate, from 0 to 1: with no other to compare, they cannot be calibrated."""
+    value = np.maximum(columns, 0.0)
     return value / (1.0 + value)
 
 
-def _priors(candidates: Sequence[Candidate], hints: QuestionHints) -> dict[str, _Column]:
+def _priors(candidates: Candidates, hints: QuestionHints) -> dict[str, _Column]:
     """Signals that need no search, each from 0 to 1."""
+    covers = candidates.signals.get("covers")
     priors = {
-        "asks": np.array([c.asks for c in candidates], np.float64),
-        "user": np.array([c.role == "user" for c in candidates], np.float64),
-        "covers": np.array([c.signals.get("covers", 0.0) for c in candidates]),
+        "asks": np.array(candidates.asks, np.float64),
+        "user": np.array([role == "user" for role in candidates.roles], np.float64),
+        "covers": np.zeros(len(candidates.ids)) if covers is None else np.where(np.isnan(covers), 0.0, covers),
     }
     if len(hints.speakers) == 1:  # if two are named, either may be the speaker
-        priors["speaker"] = np.array([c.speaker in hints.speakers for c in candidates], np.float64)
+        priors["speaker"] = np.array([speaker in hints.speakers for speaker in candidates.speakers], np.float64)
     if hints.when is not None:
-        priors["time"] = _closeness(hints.when, [c.at for c in candidates])
+        priors["time"] = _closeness(hints.when, candidates.times)
     elif hints.now is not None and not hints.speakers and not hints.is_lookup:
         # What names a person or a time looks something up, and so does a question; a message goes on with the talk.
-        priors["recency"] = _recency(hints.now, [c.at for c in candidates])
+        priors["recency"] = _recency(hints.now, candidates.times)
     return priors
 
 
-def _closeness(when: TimeHint, times: Sequence[datetime | None]) -> _Column:
+def _closeness(when: TimeHint, times: Sequence[int | None]) -> _Column:
     """1 inside the interval, less the further outside, on the scale of the interval itself."""
     scale = max((when.span or _OPEN) / 2, _NEAR)
-    return np.array([0.0 if at is None else exp(-(when.distance(at) / scale)) for at in times])
+    return np.array([0.0 if at is None else exp(-(when.distance(from_micros(at)) / scale)) for at in times])
 
 
-def _recency(now: datetime, times: Sequence[datetime | None]) -> _Column:
+def _recency(now: datetime, times: Sequence[int | None]) -> _Column:
     then = now.timestamp()
-    ages = np.array([inf if at is None else then - at.timestamp() for at in times])
+    ages = np.array([inf if at is None else then - at / 1e6 for at in times])
     return np.exp(-np.maximum(ages, 0.0) / RECENT.total_seconds())
 
 
@@ -445,11 +474,14 @@ ROLES = frozenset({"user", "assistant", "system", "tool"})
 """Speakers that are roles, not people: the word "user" in a question names no person."""
 
 
-def role_of(episode: Episode | UnreadRecord) -> str | None:
+def role_of(episode: Episode) -> str | None:
     """The role of the speaker; None for a person with a name."""
-    if episode.speaker is not None:
-        return role_named(episode.speaker)
-    return episode.provenance.origin if episode.provenance.origin in ROLES else None
+    return speaker_role(episode.speaker, episode.provenance.origin)
+
+
+def speaker_role(speaker: str | None, origin: str) -> str | None:
+    """The role of a speaker, or where there is none of the origin of a text; None for a person with a name."""
+    return role_named(speaker) if speaker is not None else origin if origin in ROLES else None
 
 
 @lru_cache(maxsize=256)

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from heapq import nlargest
 from math import exp, isnan
-from typing import Literal, TypeAlias, TypeGuard, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from loom.core.checks import MAX_QUERY, RANKED
 from loom.core.clock import Clock
+from loom.core.doors import Late
 from loom.core.filter import And, Eq, Filter, In, Not, Or, Range
 from loom.core.record import Episode, Excerpt, Fact, Hit, Layer, Record
 from loom.core.scope import Scope
@@ -21,7 +21,7 @@ from loom.errors import LoomError, ProviderError, UsageError
 from loom.memory._recall.rank import (
     TOP,
     WEIGHTS,
-    Candidate,
+    Candidates,
     Prefer,
     QuestionHints,
     Ranked,
@@ -32,33 +32,40 @@ from loom.memory._recall.rank import (
     newest_first,
     rank,
     role_named,
-    role_of,
     shared_head,
     shared_pairs,
     shared_share,
+    speaker_role,
     trust_in_words,
     without_names,
 )
 from loom.memory._recall.search import (
     FoundRecords,
     add_hops,
-    already_read,
+    as_columns,
     asks_about_last_time,
+    chosen,
     latest_episodes,
     search_hybrid,
     without_questions,
 )
-from loom.memory._shared import ARE_CURRENT, POSITION, EmbedderBinding, every, is_candidate
+from loom.memory._shared import ARE_CURRENT, POSITION, EmbedderBinding, is_candidate
 from loom.memory._upkeep.summaries import ARE_EPISODES, is_summary
 from loom.memory.config import MemoryLayerConfig
 from loom.memory.results import Recalled
 from loom.protocols.knowledge_base import KnowledgeBase
-from loom.protocols.memory_store import KeepsVectors, MemoryStore, Query, UnreadHits, UnreadRecord
+from loom.protocols.memory_store import HitColumns, KeepsVectors, MemoryStore, Query
 from loom.protocols.reranker import Reranker
 from loom.text.passages import READ, best_passage, most_together
 from loom.text.time_words import time_hint
 from loom.text.tokens import EstimateCounter
 from loom.text.words import query_terms, terms
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+else:
+    np = Late("numpy")
 
 # Packs hits into a token budget, best first, each source once.
 
@@ -112,15 +119,15 @@ def pack(pieces: Iterable[PackItem], *, budget: int | None = None, limit: int | 
     texts: dict[str, str] = {}
     used = 0
     for piece in pieces if limit != 0 else ():
-        roots = piece.sources or (piece.id,)
-        if by := texts.get(_folded(piece.text)) or _covering(roots, covered):
+        roots, text = piece.sources or (piece.id,), _folded(piece.text)
+        if by := texts.get(text) or _covering(roots, covered):
             left_out.append(LeftOut(piece.id, "repeats", by))
         elif budget is not None and used + piece.tokens > budget:
             left_out.append(LeftOut(piece.id, "too long"))
         else:
             kept.append(piece)
             used += piece.tokens
-            texts[_folded(piece.text)] = piece.id
+            texts[text] = piece.id
             for root in () if piece.lossy else roots:
                 covered.setdefault(root, piece.id)
             if len(kept) == limit:
@@ -158,7 +165,6 @@ Only the last sign of a run is matched: a pattern for the whole run would walk i
 _ALIKE: Mapping[Talk, Mapping[str, float]] = {**WEIGHTS, "lookup": {**WEIGHTS["lookup"], "user": 0.0}}
 """The weights where the words of user and assistant count alike."""
 
-_Candidates: TypeAlias = dict[str, tuple[Record | UnreadRecord, Mapping[str, float]]]
 _Notes: TypeAlias = tuple[str, ...]
 
 
@@ -209,21 +215,22 @@ class Recall:
             history=history,
             archived=layers is None,
         )
-        found, records, hints, notes = await self._candidates(scope, question, query)
+        found, hints, notes = await self._candidates(scope, question, query)
+        records = FoundRecords(found)
         weights = WEIGHTS if prefer == "user" else _ALIKE
-        ranked = rank(_as_candidates(found.values(), is_statement=_is_statement(question)), hints, weights)
-        ranked = without_questions(question, ranked, records)
+        ranking = rank(_as_candidates(found, is_statement=_is_statement(question)), hints, weights)
+        ranked = without_questions(question, ranking, found, enough=max(RERANKED, _packed(limit)))
         ranked, failed = await self._reranked(question, ranked, records)
         ranked = await add_hops(self._store, scope, ranked, records, question=question, query=query)
         # Newer statements win, except if the question names a time, or if it is a statement itself: that searches for
         # the older statements which it contradicts.
         if hints.when is None and not _is_statement(question):
-            first = _compared(records[r.id] for r in ranked[:TOP])
-            ranked = await off_loop(first, partial(newest_first, question, ranked, records))
+            size = _compared(records.text_of(r.id) for r in ranked[:TOP])
+            ranked = await off_loop(size, partial(newest_first, question, ranked, records))
         if min_score is not None:
             ranked = [r for r in ranked if r.score >= min_score]
         stems = query_terms(question)
-        confidence = _confidence(stems, ranked, found)
+        confidence = _confidence(stems, ranked, records)
         passages: Sequence[Hit] = ()
         if is_left_out := min_confidence is not None and confidence < min_confidence:
             ranked = []
@@ -237,8 +244,10 @@ class Recall:
                 passages = [hit for hit in passages if min_score is None or hit.score >= min_score]
         pack_hits = partial(self._pack, ranked, records, passages, stems=stems, limit=limit, budget=budget)
         hits, used, unfit = await off_loop(_packing_cost(ranked, records, limit), pack_hits)
-        problems, absent = (*cut, *notes, *failed), _by_meaning_alone(found, hits)
-        searched = None if hits and confidence >= UNLIKELY else await self._store.count(scope)
+        problems, absent = (*cut, *notes, *failed), _by_meaning_alone(found.signals, hits)
+        searched = None
+        if not hits or confidence < UNLIKELY:
+            searched = await self._store.count(scope) if found.held is None else found.held
         if searched is not None and not (unfit and not hits):
             rest = "; the nearest are returned" if hits else "; min_confidence left out the nearest"
             chosen = fits if layers is not None or where is not None else None
@@ -254,43 +263,40 @@ class Recall:
             notes=(*problems, *unfit, *absent),
         )
 
-    async def _candidates(
-        self, scope: Scope, question: str, query: Query
-    ) -> tuple[_Candidates, FoundRecords, QuestionHints, _Notes]:
+    async def _candidates(self, scope: Scope, question: str, query: Query) -> tuple[HitColumns, QuestionHints, _Notes]:
         """The candidates by words and vectors with the raw score of each signal, and the hints in the question."""
         now = self._clock.now()
         hits, speakers, notes = await self._search(scope, question, replace(query, text=question))
-        found: _Candidates = {
-            item.id: (item, why)
-            for item, why in hits.hits
-            if item.kind == Episode.kind or (item.kind == Fact.kind and not is_candidate(item))
-        }
-        trust = 1.0
+        found = chosen(
+            hits, [place for place, kind in enumerate(hits.kinds) if kind == Episode.kind or _is_fact(hits, place)]
+        )
+        trust, signals = 1.0, dict(found.signals)
         if _is_statement(question):
-            size = _compared(record for record, _ in found.values())
-            found = await off_loop(size, partial(_as_statement, found, terms(question)))
-        elif stems := query_terms(question):  # a question may have no words: "?", an emoji
-            likeliest = nlargest(_LIKELIEST, found.values(), key=lambda pair: pair[1].get("bm25", 0.0))
-            size = sum(min(READ, len(record.text)) for record, _ in likeliest) // 8
-            covered = await off_loop(size, lambda: {r.id: most_together(r.text, stems) for r, _ in likeliest})
-            trust = trust_in_words(len(stems), covered.values())
-            for id, count in covered.items():
-                record, signals = found[id]
-                found[id] = (record, {**signals, "covers": count / len(stems)})
-        named = named_speakers(question, speakers)
-        is_lookup = looks_up(question) or _is_statement(question)
-        when = time_hint(question, now)
-        hints = QuestionHints(speakers=named, when=when, now=now, trust=trust, is_lookup=is_lookup)
-        return found, FoundRecords(hits), hints, notes
+            signals |= await off_loop(_compared(found.texts), partial(_as_statement, found.texts, terms(question)))
+        elif found.ids and (stems := query_terms(question)):  # a question may have no words: "?", an emoji
+            likeliest = _likeliest(signals.get("bm25"), len(found))
+            size = sum(min(READ, len(found.texts[place])) for place in likeliest) // 8
+            covered = await off_loop(size, lambda: [most_together(found.texts[place], stems) for place in likeliest])
+            trust = trust_in_words(len(stems), covered)
+            covers = signals["covers"] = np.full(len(found), np.nan)
+            covers[likeliest] = np.array(covered) / len(stems)
+        hints = QuestionHints(
+            speakers=named_speakers(question, speakers),
+            when=time_hint(question, now),
+            now=now,
+            trust=trust,
+            is_lookup=looks_up(question) or _is_statement(question),
+        )
+        return replace(found, signals=signals), hints, notes
 
-    async def _search(self, scope: Scope, question: str, query: Query) -> tuple[UnreadHits, set[str], _Notes]:
+    async def _search(self, scope: Scope, question: str, query: Query) -> tuple[HitColumns, set[str], _Notes]:
         """The hits by words and vectors, the speakers among the hits by words, and a note if vectors failed.
 
         The vector is that of the question without the names of these speakers, so it needs the search by words first.
         If no question about this user named a speaker yet, this one probably does not either: both searches run in one
         call, and only if it does name one, the vector search is repeated without the name.
         """
-        hits: UnreadHits | None = None
+        hits: HitColumns | None = None
         note: _Notes = ()
         try:
             if self._binding.embedder is not None and self._keeps_vectors:
@@ -303,16 +309,16 @@ class Recall:
                     if len(self._named) >= _MOST_NAMED:
                         self._named.clear()
                     self._named.add(scope.for_user())
-                hits = already_read(await self._store.search(scope, query))
+                hits = as_columns(await self._store.search(scope, query))
                 meant = without_names(question, _speakers(hits))
                 hits = await self._search_both(scope, meant, query) if meant.strip() else hits
         except Exception as error:  # noqa: BLE001 - embedders are third-party code; recall falls back to words
             note = (f"searched by words only: {error}",)
         if hits is None:
-            hits = already_read(await self._store.search(scope, query))
+            hits = as_columns(await self._store.search(scope, query))
         return hits, _speakers(hits), note
 
-    async def _search_both(self, scope: Scope, text: str, query: Query) -> UnreadHits:
+    async def _search_both(self, scope: Scope, text: str, query: Query) -> HitColumns:
         """The hits by the words of a query, and by the vector of a text."""
         assert self._binding.embedder is not None
         (vector,) = await self._binding.embedder.embed([text], purpose="query")
@@ -344,9 +350,10 @@ class Recall:
         fits, episodes, latest = query.where or And(), dict[str, Record](), tuple[Episode, ...]()
         if len(ranked) < query.limit:
             near = replace(query, text=question, where=And(fits, ARE_EPISODES))
-            hits = [(h.item, h.why) for h in await self._store.search(scope, near) if isinstance(h.item, Episode)]
-            episodes = {episode.id: episode for episode, _ in hits}
-            ranked = [*ranked, *rank(_as_candidates(hits), hints)]
+            hits = [hit for hit in await self._store.search(scope, near) if isinstance(hit.item, Episode)]
+            episodes = {hit.item.id: hit.item for hit in hits if isinstance(hit.item, Episode)}
+            ranking = rank(_as_candidates(as_columns(hits)), hints)
+            ranked = [*ranked, *map(ranking.ranked, ranking.places)]
         if asks_about_last_time(question):
             latest = await latest_episodes(self._store, scope, fits, hints.when, archived=query.archived)
         return _in_front(latest, ranked), {**episodes, **{episode.id: episode for episode in latest}}
@@ -419,22 +426,31 @@ _SURE_OF = 5
 """Best hits whose words are compared with the question."""
 
 
-def _confidence(stems: tuple[str, ...], ranked: Sequence[Ranked], found: _Candidates) -> float:
+def _confidence(stems: tuple[str, ...], ranked: Sequence[Ranked], records: FoundRecords) -> float:
     """How likely it is that the memory holds something about the question, from 0 to 1."""
     if not ranked:
         return 0.0
-    first = [found[r.id] for r in ranked[:_SURE_OF] if r.id in found]
-    shares = (signals.get("covers") or most_together(record.text, stems) / len(stems) for record, signals in first)
+    found = records.hits
+    covers, dense = (found.signals.get(name, np.full(len(found), np.nan)) for name in ("covers", "dense"))
+    first = [place for r in ranked[:_SURE_OF] if (place := records.place_of.get(r.id)) is not None]
+    shares = (_share(float(covers[place]), found.texts[place], stems) for place in first)
     share = max(shares, default=0.0) if stems else 0.0
-    near = [signals["dense"] for _, signals in found.values() if "dense" in signals]
-    likely = _LIKE + _SHARE * share + _NEAR * max(near) if near else _LIKE_WORDS + _SHARE * share
+    known = dense[~np.isnan(dense)]
+    likely = _LIKE + _SHARE * share + _NEAR * float(known.max()) if len(known) else _LIKE_WORDS + _SHARE * share
     return 1 / (1 + exp(-likely))
 
 
-def _by_meaning_alone(found: _Candidates, hits: Sequence[Hit]) -> _Notes:
+def _share(covers: float, text: str, stems: tuple[str, ...]) -> float:
+    """The share of the question's words in the best passage of a text, which `covers` says if it was looked at."""
+    return covers if covers > 0 else most_together(text, stems) / len(stems)
+
+
+def _by_meaning_alone(signals: Iterable[str], hits: Sequence[Hit]) -> _Notes:
     """A note if no record shares a word with the question, as in another language: then vectors alone decide."""
-    by_words = any(signal.startswith("bm25") for _, signals in found.values() for signal in signals)
-    return ("no record has a word of the question: found by meaning alone",) if hits and found and not by_words else ()
+    by_words = any(signal.startswith("bm25") for signal in signals)
+    return (
+        ("no record has a word of the question: found by meaning alone",) if hits and signals and not by_words else ()
+    )
 
 
 def _unlike(scope: Scope, searched: int, rest: str) -> _Notes:
@@ -504,15 +520,25 @@ def _filter(layers: Sequence[Layer] | None, where: Filter | None) -> Filter:
     return And(*parts)
 
 
-def _speakers(hits: UnreadHits) -> set[str]:
+def _speakers(hits: HitColumns) -> set[str]:
     """The speakers of the hits that words found."""
-    # A hit has a signal by words if it has more than the dense one; roles such as `user` are not persons.
-    names = {item.speaker for item, why in hits.hits if _is_episode(item) and len(why) > ("dense" in why)}
-    return {name for name in names if name and role_named(name) is None}
+    by_words = [~np.isnan(column) for name, column in hits.signals.items() if name != "dense"]
+    if not by_words:
+        return set()
+    names = {hits.speakers[place] for place in np.flatnonzero(np.logical_or.reduce(by_words)).tolist()}
+    return {name for name in names if name and role_named(name) is None}  # roles such as `user` are not persons
 
 
-def _is_episode(item: Record | UnreadRecord) -> TypeGuard[Episode | UnreadRecord]:
-    return item.kind == Episode.kind
+def _is_fact(hits: HitColumns, place: int) -> bool:
+    """Whether the hit at a place is a fact, and no candidate for one."""
+    return hits.kinds[place] == Fact.kind and not is_candidate(hits.read(place))
+
+
+def _likeliest(by_words: NDArray[np.float64] | None, count: int) -> list[int]:
+    """The places of the best candidates by their own words."""
+    if by_words is None:
+        return list(range(min(_LIKELIEST, count)))
+    return np.argsort(np.where(np.isnan(by_words), 0.0, -by_words), kind="stable")[:_LIKELIEST].tolist()
 
 
 def _shortened(question: str) -> tuple[str, _Notes]:
@@ -523,9 +549,9 @@ def _shortened(question: str) -> tuple[str, _Notes]:
     return start, (f"searched for the first {MAX_QUERY:,} of {len(question):,} characters: ask in fewer words",)
 
 
-def _compared(records: Iterable[Record | UnreadRecord]) -> int:
-    """The number of characters of these records that are compared with a question."""
-    return sum(min(RANKED, len(record.text)) for record in records)
+def _compared(texts: Iterable[str]) -> int:
+    """The number of characters of these texts that are compared with a question."""
+    return sum(min(RANKED, len(text)) for text in texts)
 
 
 def _packed(limit: int) -> int:
@@ -535,7 +561,7 @@ def _packed(limit: int) -> int:
 
 def _packing_cost(ranked: Sequence[Ranked], records: FoundRecords, limit: int) -> int:
     """The cost of finding passages and counting tokens, in characters: an eighth of comparing the words."""
-    return sum(len(records.unread(r.id).text) for r in ranked[: _packed(limit)]) // 8
+    return sum(len(records.text_of(r.id)) for r in ranked[: _packed(limit)]) // 8
 
 
 def _in_front(latest: Sequence[Episode], ranked: Sequence[Ranked]) -> list[Ranked]:
@@ -552,69 +578,64 @@ def _is_statement(question: str) -> bool:
     return question.rstrip(_CLOSING).endswith((".", "!")) and not _GOES_ON.search(question.strip())
 
 
-def _as_statement(found: _Candidates, statement: list[str]) -> _Candidates:
-    """The candidates with the signals that only apply to a statement."""
-    texts = {id: terms(record.text[:RANKED]) for id, (record, _) in found.items()}
+def _as_statement(texts: Sequence[str], statement: list[str]) -> dict[str, NDArray[np.float64]]:
+    """The signals that only apply to a statement."""
+    said = [terms(text[:RANKED]) for text in texts]
     return {
-        id: (record, {**signals, **_statement_signals(statement, texts[id])}) for id, (record, signals) in found.items()
+        "phrase": np.array([float(shared_pairs(statement, words)) for words in said]),
+        "head": np.array([shared_head(statement, words) for words in said]),
+        "alike": np.array([shared_share(statement, words) for words in said]),
     }
 
 
-def _statement_signals(statement: list[str], text: list[str]) -> dict[str, float]:
-    pairs, head, share = shared_pairs(statement, text), shared_head(statement, text), shared_share(statement, text)
-    return {"phrase": float(pairs), "head": head, "alike": share}
-
-
-def _as_candidates(
-    found: Iterable[tuple[Record | UnreadRecord, Mapping[str, float]]], *, is_statement: bool = False
-) -> list[Candidate]:
+def _as_candidates(hits: HitColumns, *, is_statement: bool = False) -> Candidates:
     """The candidates for rank(). What has no speaker, a note or a fact, counts as the user's among turns with roles.
 
     Among turns of people it does not, nor if a statement asks for what it contradicts: that compares single sentences,
     which the weights of people were tuned on.
     """
-    pairs = list(found)
-    turns = [(record, role_of(record)) for record, _ in pairs if _is_episode(record)]
-    of_people = sum(role is None and turn.speaker is not None for turn, role in turns)
-    default = None if is_statement or 2 * of_people > len(turns) else "user"
-    roles = iter(turns)
-    candidates: list[Candidate] = []
-    for record, signals in pairs:
-        text = record.text
-        words = text.count(" ", 0, RANKED) + 1
-        if not _is_episode(record):
-            candidates.append(Candidate(id=record.id, signals=signals, words=words, role=default))
-            continue
-        (_, role), speaker, position = next(roles), record.speaker, record.attributes.get(POSITION)
-        candidates.append(
-            Candidate(
-                record.id,
-                signals,
-                speaker,
-                record.session_id,
-                position if isinstance(position, int) else None,
-                record.at,
-                words,
-                asks(text),
-                default if speaker is None and role in (None, "user") else role,
-            )
-        )
-    return candidates
+    role_by = {pair: speaker_role(*pair) for pair in {*zip(hits.speakers, hits.origins, strict=True)}}
+    roles = [role_by[pair] for pair in zip(hits.speakers, hits.origins, strict=True)]
+    turns = [kind == Episode.kind for kind in hits.kinds]
+    of_people = sum(
+        is_turn and role is None and speaker is not None
+        for is_turn, role, speaker in zip(turns, roles, hits.speakers, strict=True)
+    )
+    default = None if is_statement or 2 * of_people > sum(turns) else "user"
+    return Candidates(
+        ids=hits.ids,
+        signals=hits.signals,
+        speakers=hits.speakers,
+        sessions=hits.sessions,
+        positions=[p if isinstance(p := known.get(POSITION), int) else None for known in hits.attributes],
+        times=hits.times,
+        words=[text.count(" ", 0, RANKED) + 1 for text in hits.texts],
+        asks=[is_turn and asks(text) for is_turn, text in zip(turns, hits.texts, strict=True)],
+        roles=[
+            role if is_turn and not (speaker is None and role in (None, "user")) else default
+            for is_turn, role, speaker in zip(turns, roles, hits.speakers, strict=True)
+        ],
+    )
 
 
 # Working memory: the recent turns of a user in other conversations.
 
 
-async def recent(store: MemoryStore, scope: Scope, layer: MemoryLayerConfig, *, now: datetime) -> tuple[Episode, ...]:
-    """The records of a user in L1, without those of the conversation in `scope`, oldest first.
+def are_recent(scope: Scope, layer: MemoryLayerConfig, *, now: datetime) -> Filter:
+    """The filter for the records of a user in L1, without those of the conversation in `scope`.
 
-    Capacity and retention of L1 apply, even if the jobs that enforce them have not run.
+    The retention of L1 applies, even if the jobs that enforce it have not run.
     """
     wanted: list[Filter] = [Eq("kind", "episode"), Eq("layer", int(Layer.L1)), Eq("archived_at", None)]
     if layer.retention_hours is not None:
         wanted.append(Range("recorded_at", low=now - timedelta(hours=layer.retention_hours)))
     if scope.session_id is not None:
         wanted.append(Not(Eq("session_id", scope.session_id)))
-    found = [record async for record in every(store, scope.for_user(), And(*wanted)) if isinstance(record, Episode)]
-    found.sort(key=lambda episode: (episode.at, episode.recorded_at, episode.id))
-    return tuple(found if layer.capacity is None else found[-layer.capacity :])
+    return And(*wanted)
+
+
+def latest_turns(found: Iterable[Record], layer: MemoryLayerConfig) -> tuple[Episode, ...]:
+    """The newest records of L1, as many as fit into it, oldest first."""
+    turns = [record for record in found if isinstance(record, Episode)]
+    turns.sort(key=lambda episode: (episode.at, episode.recorded_at, episode.id))
+    return tuple(turns if layer.capacity is None else turns[-layer.capacity :])

@@ -3,84 +3,118 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from loom.core.clock import to_micros
+from loom.core.doors import Late
 from loom.core.filter import And, Eq, Filter, In, Range
 from loom.core.record import Episode, Fact, Hit, Passage, Record, joined
 from loom.core.scope import Scope
 from loom.memory._facts.entities import USER, normalise
-from loom.memory._recall.rank import Ranked
+from loom.memory._recall.rank import Ranked, Ranking
 from loom.memory._shared import every, is_candidate
 from loom.memory._upkeep.summaries import ARE_EPISODES, is_session_episode
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import (
+    ColumnSearch,
     ExportsKeys,
+    HitColumns,
     HybridSearch,
     MemoryStore,
     Query,
     SearchKeys,
-    UnreadHit,
-    UnreadHits,
-    UnreadRecord,
-    UnreadSearch,
 )
 from loom.text.time_words import TimeHint
 from loom.text.words import STOP_WORDS, query_terms, stem, tokens
 
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = Late("numpy")
+
 
 class FoundRecords(dict[str, Record]):
-    """The records of candidates by id, each read at its first use: hundreds are ranked, and a few returned."""
+    """The records of hits by id, each read at its first use: hundreds are ranked, and a few returned."""
 
-    def __init__(self, hits: UnreadHits) -> None:
+    def __init__(self, hits: HitColumns) -> None:
         super().__init__()
-        self._hits = {item.id: item for item, _ in hits.hits}
-        self._read = hits.read
+        self.hits = hits
+        self.place_of = {id: place for place, id in enumerate(hits.ids)}
 
     def __missing__(self, id: str) -> Record:
-        record = self[id] = self._read(self._hits[id])
+        record = self[id] = self.hits.read(self.place_of[id])
         return record
 
-    def unread(self, id: str) -> Record | UnreadRecord:
-        """A record as far as it was read."""
-        return self._hits.get(id) or self[id]
+    def kind_of(self, id: str) -> str:
+        """The kind of a record, which is not read for it."""
+        place = self.place_of.get(id)
+        return self[id].kind if place is None else self.hits.kinds[place]
+
+    def text_of(self, id: str) -> str:
+        """The text of a record, which is not read for it."""
+        place = self.place_of.get(id)
+        return self[id].text if place is None else self.hits.texts[place]
 
 
-def _looks_at(records: Mapping[str, Record]) -> Callable[[str], Record | UnreadRecord]:
-    """Gives a record by id, read or not."""
-    return records.unread if isinstance(records, FoundRecords) else records.__getitem__
+def as_columns(hits: Sequence[Hit]) -> HitColumns:
+    """The columns of hits that have their records."""
+    found = [(hit.item, hit.why) for hit in hits if not isinstance(hit.item, Passage)]
+    records = [record for record, _ in found]
+    turns = [record if isinstance(record, Episode) else None for record in records]
+    names = dict.fromkeys(name for _, why in found for name in why)
+    return HitColumns(
+        ids=[record.id for record in records],
+        kinds=[record.kind for record in records],
+        texts=[record.text for record in records],
+        origins=[record.provenance.origin for record in records],
+        speakers=[turn and turn.speaker for turn in turns],
+        sessions=[turn and turn.session_id for turn in turns],
+        times=[turn and to_micros(turn.at) for turn in turns],
+        attributes=[turn.attributes if turn else {} for turn in turns],
+        signals={name: np.array([why.get(name, np.nan) for _, why in found]) for name in names},
+        read=records.__getitem__,
+    )
 
 
-def already_read(hits: Sequence[Hit]) -> UnreadHits:
-    """Hits with their records."""
-    return UnreadHits([UnreadHit(hit.item, hit.why) for hit in hits if not isinstance(hit.item, Passage)], _as_it_is)
+def chosen(hits: HitColumns, places: Sequence[int]) -> HitColumns:
+    """The hits at these places."""
+    if len(places) == len(hits):
+        return hits
+    signals = {name: part for name, c in hits.signals.items() if not np.isnan(part := c[list(places)]).all()}
+    return HitColumns(
+        ids=[hits.ids[place] for place in places],
+        kinds=[hits.kinds[place] for place in places],
+        texts=[hits.texts[place] for place in places],
+        origins=[hits.origins[place] for place in places],
+        speakers=[hits.speakers[place] for place in places],
+        sessions=[hits.sessions[place] for place in places],
+        times=[hits.times[place] for place in places],
+        attributes=[hits.attributes[place] for place in places],
+        signals=signals,
+        read=lambda place: hits.read(places[place]),
+        held=hits.held,
+    )
 
 
-def _as_it_is(item: Record | UnreadRecord) -> Record:
-    assert isinstance(item, Record)
-    return item
-
-
-async def search_hybrid(store: MemoryStore, scope: Scope, query: Query, *, near: int) -> UnreadHits:
+async def search_hybrid(store: MemoryStore, scope: Scope, query: Query, *, near: int) -> HitColumns:
     """The best hits by the words of a query and the `near` best by its vector, as HybridSearch defines them."""
-    if isinstance(store, UnreadSearch):
-        return await store.search_unread(scope, query, near=near)
+    if isinstance(store, ColumnSearch):
+        return await store.search_columns(scope, query, near=near)
     if isinstance(store, HybridSearch):
-        return already_read(await store.search_hybrid(scope, query, near=near))
+        return as_columns(await store.search_hybrid(scope, query, near=near))
     by_words = await store.search(scope, replace(query, vector=None))
     by_vector = await store.search(scope, replace(query, text="", limit=near))
     cosines = {hit.item.id: hit.why["dense"] for hit in by_vector}
     far = [hit.item.id for hit in by_words if hit.item.id not in cosines]
     if far and query.vector is not None and isinstance(store, ExportsKeys):
         cosines |= _cosines(query.vector, await store.search_keys(scope, *far))
-    return already_read(joined(by_words, by_vector, cosines))
+    return as_columns(joined(by_words, by_vector, cosines))
 
 
 def _cosines(vector: Vector, others: Mapping[str, SearchKeys]) -> dict[str, float]:
     """The cosine of each record that has a vector."""
-    import numpy as np  # noqa: PLC0415 - only a search by vector pays for it
-
     known = {id: by.vector for id, by in others.items() if by.vector is not None}
     if not known:
         return {}
@@ -126,7 +160,7 @@ async def add_hops(
     store: MemoryStore,
     scope: Scope,
     ranked: Sequence[Ranked],
-    records: dict[str, Record],
+    records: FoundRecords,
     *,
     question: str,
     query: Query,
@@ -149,15 +183,16 @@ async def add_hops(
     return _merge(ranked, list(_score(question, led, ranked)))
 
 
-def _leads(question: str, ranked: Iterable[Ranked], records: Mapping[str, Record]) -> dict[str, Ranked]:
+def _leads(question: str, ranked: Iterable[Ranked], records: FoundRecords) -> dict[str, Ranked]:
     """The objects of facts about the subjects that the question names, each with the best of these facts."""
     words = tokens(question)
     stems = {stem(word) for word in words}
     is_own = not _SELF.isdisjoint(words)
     leads: dict[str, Ranked] = {}
-    look = _looks_at(records)
     for one in ranked:
-        fact = look(one.id)
+        if records.kind_of(one.id) != Fact.kind:
+            continue
+        fact = records[one.id]
         if not isinstance(fact, Fact) or not fact.object[:1].isupper():
             continue  # names begin with a capital letter
         is_named = is_own if normalise(fact.subject) == USER else stems.issuperset(query_terms(fact.subject))
@@ -228,16 +263,23 @@ _DETAIL: Final = re.compile(r"[\d\"\u201c\u201d\u00ab\u00bb`]|(?<=\S)\s+(?!I\b)[
 _ABOUT_ASKING: Final = re.compile(r"\b(?:ask|asks|asked|asking|questions?|wonder(?:ed|ing)?)\b", re.IGNORECASE)
 
 
-def without_questions(question: str, ranked: Sequence[Ranked], records: Mapping[str, Record]) -> list[Ranked]:
-    """The ranking without questions that add no word to the current one, or are plain questions.
+def without_questions(question: str, ranking: Ranking, hits: HitColumns, *, enough: int) -> list[Ranked]:
+    """The best `enough` hits but for questions that add no word to the current one, or are plain questions.
 
-    A query about questions ("what did I ask?") gets the full ranking.
+    A query about questions ("what did I ask?") gets them as well. Behind the best come all facts: they may lead to
+    others. Nothing else that ranks lower is looked at.
     """
-    if _ABOUT_ASKING.search(question):
-        return list(ranked)
-    known = set(query_terms(question))
-    look = _looks_at(records)
-    return [r for r in ranked if not (_may_ask((record := look(r.id)).text) and _tells_nothing(record, known))]
+    drops_none = bool(_ABOUT_ASKING.search(question))
+    known, kinds, texts = set(query_terms(question)), hits.kinds, hits.texts
+    kept: list[int] = []
+    for place in ranking.places:
+        if kinds[place] != Episode.kind:
+            kept.append(place)
+        elif len(kept) < enough:
+            text = texts[place]
+            if drops_none or not (_may_ask(text) and _tells_nothing(text, known)):
+                kept.append(place)
+    return [ranking.ranked(place) for place in kept]
 
 
 def _may_ask(text: str) -> bool:
@@ -246,9 +288,9 @@ def _may_ask(text: str) -> bool:
     return last == "?" or text[:1] not in _NEVER_ASKS or last.isspace()
 
 
-def _tells_nothing(record: Record | UnreadRecord, known: set[str]) -> bool:
-    text = record.text.strip()
-    if record.kind != Episode.kind or len(text) > _LONGEST:
+def _tells_nothing(text: str, known: set[str]) -> bool:
+    text = text.strip()
+    if len(text) > _LONGEST:
         return False
     is_unmarked = _UNMARKED.fullmatch(text) is not None
     if not is_unmarked and not text.endswith("?"):

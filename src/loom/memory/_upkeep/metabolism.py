@@ -20,12 +20,12 @@ from anyio import sleep
 
 from loom.core.checks import RANKED
 from loom.core.clock import Clock, RecordIds
-from loom.core.filter import And, Eq
+from loom.core.filter import And, Eq, Filter, In
 from loom.core.record import Claim, Episode, Fact, Hit, Layer, Provenance, Record, changed
 from loom.core.scope import Scope
 from loom.core.threads import Locks, off_loop
 from loom.errors import LoomError, StaleWrite, StoreConflict
-from loom.memory._shared import TRIES, every, get_all, retry_stale
+from loom.memory._shared import TRIES, every, get_all, list_together, retry_stale
 from loom.memory._upkeep.summaries import (
     EPISODE,
     SUMMARY,
@@ -161,6 +161,18 @@ async def successors(store: Store, user: Scope, records: Sequence[Episode]) -> l
     made = await get_all(store, user, [statement_id(record.id) for record in records if not record.sources])
     found = [made.get(statement_id(record.id)) for record in records]
     return [new if isinstance(new, Episode) else old for old, new in zip(records, found, strict=True)]
+
+
+def living(ids: Collection[str], records: Iterable[Record]) -> list[Episode]:
+    """The successors of these records, among all that was read of both."""
+    found = {record.id: record for record in records if isinstance(record, Episode)}
+    named = [found[id] for id in sorted(ids) if id in found]
+    return [e if e.sources else found.get(statement_id(e.id), e) for e in named]
+
+
+def in_layer(layer: Layer) -> Filter:
+    """The living records of a layer."""
+    return And(Eq("kind", "episode"), Eq("layer", int(layer)), Eq("archived_at", None))
 
 
 _QUESTION = 2_000
@@ -542,17 +554,22 @@ class Metabolism:
         New ones may move up at once, and others make room for them. What needs more than a look at the layers is left
         to a job.
         """
-        plan = await self._plan(scope, Layer.L1, set(), new)
+        # One read for all that is likely to be looked at: the layer that grows, what comes back, and where it comes to.
+        layers = [in_layer(Layer.L1), in_layer(Layer.L2)] if due.back or due.kinds else [in_layer(Layer.L1)]
+        named = [In("id", (*due.back, *map(statement_id, due.back)))] if due.back else []
+        first, *others = await list_together(self._store, scope, *layers, *named)
+        plan = await self._plan(scope, Layer.L1, set(), new, found=first)
         effects = self._moved(Effects(put=[*await self._in_l2(plan.promote)]), scope, Layer.L1, plan)
         kinds, effects.jobs = {*due.kinds, *(job.kind for job in effects.jobs)}, []
         if due.back:
-            stored, now = await self._successors(scope, due.back), self._clock.now()
+            stored, now = living(due.back, others[-1]), self._clock.now()
             kinds |= {kind for e in stored if not e.archived_at and (kind := due_kind(e, self._config, now=now))}
             effects.add(await self._revived(scope, stored, effects.moved))
             kinds |= {job.kind for job in effects.jobs}
             effects.jobs.clear()
         if "assimilate" in kinds:
-            moved = await self._assimilated(scope, effects.moved, effects.episodes(), may_write_episodes=False)
+            second = others[0] if others else None
+            moved = await self._assimilated(scope, effects.moved, effects.episodes(), second, may_write_episodes=False)
             effects.add(moved or Effects(jobs=[self.job(scope, "assimilate")]))
         if "sediment" in kinds or any(job.kind == "sediment" for job in effects.jobs):
             effects.jobs = [job for job in effects.jobs if job.kind != "sediment"]
@@ -583,10 +600,16 @@ class Metabolism:
         return done
 
     async def _assimilated(
-        self, user: Scope, moved: set[str], changed: Sequence[Episode] = (), *, may_write_episodes: bool = True
+        self,
+        user: Scope,
+        moved: set[str],
+        changed: Sequence[Episode] = (),
+        found: Sequence[Record] | None = None,
+        *,
+        may_write_episodes: bool = True,
     ) -> Effects | None:
         """What assimilating does; None if it takes an episode that is not there yet, and must not be written now."""
-        plan = await self._plan(user, Layer.L2, moved, changed)
+        plan = await self._plan(user, Layer.L2, moved, changed, found=found)
         effects = Effects(put=[replace(e, layer=Layer.L3) for e in plan.promote])
         leaving = sorted(plan.archive, key=lambda e: (e.session_id or "", e.id))
         for session, group in groupby(leaving, key=lambda e: e.session_id):
@@ -608,12 +631,13 @@ class Metabolism:
         return await self._sedimented(job.scope, moved)
 
     async def _sedimented(self, user: Scope, moved: set[str], changed: Sequence[Episode] = ()) -> Effects:
-        plan = await self._plan(user, Layer.L3, moved, changed)
+        third, fourth = await list_together(self._store, user, in_layer(Layer.L3), in_layer(Layer.L4))
+        plan = await self._plan(user, Layer.L3, moved, changed, found=third)
         effects = Effects(
             put=[replace(e, layer=Layer.L4) for e in plan.promote], unembedded=[e for e in plan.promote if e.sources]
         )
         # What is promoted here is not stored yet, so it counts against the capacity of L4 from the next pass on.
-        last = await self._plan(user, Layer.L4, moved, changed)
+        last = await self._plan(user, Layer.L4, moved, changed, found=fourth)
         effects.put += [self._archived(e) for e in last.archive]
         effects.counts["archived"] += len(last.archive)
         return self._moved(effects, user, Layer.L3, plan)
@@ -625,10 +649,7 @@ class Metabolism:
 
     async def _successors(self, user: Scope, ids: Collection[str]) -> list[Episode]:
         """The successors of these records, as far as they exist, read with one call."""
-        stored = await get_all(self._store, user, [*ids, *map(statement_id, ids)])
-        found = {id: record for id, record in stored.items() if isinstance(record, Episode)}
-        named = [found[id] for id in sorted(ids) if id in found]
-        return [e if e.sources else found.get(statement_id(e.id), e) for e in named]
+        return living(ids, (await get_all(self._store, user, [*ids, *map(statement_id, ids)])).values())
 
     async def _revived(self, user: Scope, records: Iterable[Episode], moved: set[str]) -> Effects:
         effects, now = Effects(), self._clock.now()
@@ -686,14 +707,26 @@ class Metabolism:
 
     # -- shared by the verbs ------------------------------------------------------------------------------
 
-    async def _plan(self, scope: Scope, layer: Layer, moved: set[str], changed: Sequence[Episode] = ()) -> LayerPlan:
-        """What moves up from a layer and what is archived; `changed` are records that are about to be written."""
-        where = And(Eq("kind", "episode"), Eq("layer", int(layer)), Eq("archived_at", None))
-        found = [record async for record in every(self._store, scope, where) if isinstance(record, Episode)]
+    async def _plan(
+        self,
+        scope: Scope,
+        layer: Layer,
+        moved: set[str],
+        changed: Sequence[Episode] = (),
+        *,
+        found: Sequence[Record] | None = None,
+    ) -> LayerPlan:
+        """What moves up from a layer and what is archived; `changed` are records that are about to be written.
+
+        `found` are the records of the layer, where they were read before.
+        """
+        if found is None:
+            found = [record async for record in every(self._store, scope, in_layer(layer))]
         newer = {episode.id: episode for episode in changed}
-        found = [*(newer.pop(episode.id, episode) for episode in found), *newer.values()]
-        chars = self._compressor.chars_read([episode.text for episode in found])
-        sort = partial(sort_layer, found, layer, self._config, now=self._clock.now(), moved=moved)
+        stored = [newer.pop(record.id, record) for record in found if isinstance(record, Episode)]
+        episodes = [*stored, *newer.values()]
+        chars = self._compressor.chars_read([episode.text for episode in episodes])
+        sort = partial(sort_layer, episodes, layer, self._config, now=self._clock.now(), moved=moved)
         return await off_loop(chars, sort)
 
     def _moved(self, effects: Effects, scope: Scope, layer: Layer, plan: LayerPlan) -> Effects:

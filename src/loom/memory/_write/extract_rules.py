@@ -534,13 +534,18 @@ _LIMITS: Final = LazyPattern(r"(?:when|whenever|while|where|except|if|unless|as 
 class RuleExtractor:
     """An Extractor without a model, for plain statements in the first person."""
 
-    __slots__ = ()
+    __slots__ = ("_compiled",)
+
+    def __init__(self) -> None:
+        self._compiled = 0  # patterns that were compiled before the last call
 
     async def extract(self, episodes: Sequence[Episode], *, known: Sequence[Fact] = ()) -> Extraction:  # noqa: ARG002
         """The claims of these episodes, in order."""
         short = [episode for episode in episodes if len(episode.text) <= RULES_READ]
         chars = _SLOWER * sum(len(episode.text) for episode in short)
-        is_warm = not short or all(pattern.is_compiled for pattern in LazyPattern.all)
+        # A pattern is compiled when a text first needs it: in a thread, until a call needed no new one.
+        compiled = sum(pattern.is_compiled for pattern in LazyPattern.all)
+        is_warm, self._compiled = not short or 0 < compiled == self._compiled, compiled
         claims = await off_loop(chars if is_warm else ON_LOOP + 1, lambda: _read(short))
         skipped = tuple(
             f"episode {episode.id} has {len(episode.text):,} characters; rules read messages of at most {RULES_READ:,}"

@@ -105,8 +105,10 @@ _LONGEST_WORD = 64
 
 # The default: Loom's own table of static vectors. `tools/vectors` says how it is made.
 
-_STATIC_VERSION = 1
-"""Counts up when the table, the way words are cut or the hashed rows change: the vectors are then others."""
+_STATIC_VERSION = 2
+"""Counts up when the table, the way words are cut or added up, or the hashed rows change: the vectors are then others.
+
+1: a piece counted as often as the text has it."""
 _STATIC_DIMENSION = 256
 _STATIC_FILES = Path(__file__).parent / "data"
 _GRAM_ROWS = 16_384
@@ -129,10 +131,10 @@ _ONE_BY_ONE = (
 class StaticEmbedder(EmbedsBatches):
     """Embeds with Loom's own table: a vector for each of 30,522 English word pieces. Offline, and the default.
 
-    A text is the mean of its pieces. Words in other scripts than Latin are cut into character trigrams, which are
-    hashed to random rows: that finds the same words again, not words of the same meaning. Texts are cut after 16,384
-    bytes. Queries and documents are embedded alike. The table is mapped into memory at the first use and shared by
-    all instances of the process.
+    A text is the mean of its different pieces: one that is repeated counts once. Words in other scripts than Latin are
+    cut into character trigrams, which are hashed to random rows: that finds the same words again, not words of the same
+    meaning. Texts are cut after 16,384 bytes. Queries and documents are embedded alike. The table is mapped into memory
+    at the first use and shared by all instances of the process.
     """
 
     __slots__ = ()
@@ -174,7 +176,8 @@ def embed_static(texts: Sequence[str]) -> list[Any]:
     table = _shared_table()
     vectors = np.empty((len(texts), _STATIC_DIMENSION), dtype=np.float32)
     for place, text in enumerate(texts):
-        pieces = static_pieces(cut_bytes(text, _MAX_BYTES))
+        # Each piece once: what a long text repeats most are the words that every text has.
+        pieces = list(dict.fromkeys(static_pieces(cut_bytes(text, _MAX_BYTES))))
         rows, scales = _with_grams() if max(pieces) >= len(table.rows) else table[:2]
         total = np.add.reduce(rows.take(pieces, axis=0) * scales.take(pieces)[:, None])
         vectors[place] = total / np.sqrt(np.add.reduce(np.square(total, dtype=np.float64)))
@@ -182,7 +185,7 @@ def embed_static(texts: Sequence[str]) -> list[Any]:
 
 
 def static_pieces(text: str) -> list[int]:
-    """The rows that a text is the mean of: word pieces, and hashed character n-grams of other scripts; at least one."""
+    """The rows of a text in order: word pieces, and hashed character n-grams of other scripts; at least one."""
     lowered = text.lower()
     if lowered.isascii():
         return [piece for word in lowered.translate(_SPACED).split() for piece in _static_word(word)] or [_gram(text)]

@@ -128,8 +128,8 @@ def lives_chart(
     )
     about = escape(f"{len(facts)} facts, as known on {_day(now)}")
     return (
-        f'<svg class="lives{" narrow" if frame is ABOVE else ""}" viewBox="0 0 {frame.width} {height + 24}" role="group" '
-        f'aria-label="{about}" data-first="{span.first:.0f}" data-last="{span.last:.0f}" '
+        f'<svg class="lives{" narrow" if frame is ABOVE else ""}" viewBox="0 0 {frame.width} {height + 24}" '
+        f'role="group" aria-label="{about}" data-first="{span.first:.0f}" data-last="{span.last:.0f}" '
         f'data-from="{frame.left / frame.width:.4f}" data-room="{frame.room / frame.width:.4f}">'
         f"{''.join(ticks)}{rows}{line}</svg>"
     )

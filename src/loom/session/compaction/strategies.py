@@ -176,13 +176,13 @@ class Snapshot(Cutter):
     async def _write(self, choice: Cut, counter: TokenCounter) -> tuple[SummaryMessage | None, Usage]:
         limit = min(choice.room, self._max_tokens)
         dropped = choice.dropped
-        record = await off_loop(chars_of(dropped), lambda: fit(_snapshot(dropped), limit, counter))
+        record = await off_loop(chars_of(dropped), lambda: fit(snapshot_of(dropped), limit, counter))
         if record is None:
             raise CannotCompact(f"{limit} tokens are left for a snapshot, which is less than its frame takes")
         return record, Usage()
 
 
-def _snapshot(dropped: Sequence[Shown]) -> SummaryMessage:
+def snapshot_of(dropped: Sequence[Shown]) -> SummaryMessage:
     """The extract, most important part first: what does not fit is left off at the end."""
     messages = [item for item in dropped if read_record(item.message) is None]
     records = records_in(dropped)

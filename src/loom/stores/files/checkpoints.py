@@ -17,6 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from hashlib import sha256
 from os import PathLike
 from pathlib import Path
@@ -24,18 +25,17 @@ from threading import Lock
 from typing import NamedTuple, TypeAlias
 from zlib import crc32
 
-import anyio.to_thread
-
 from loom.core import codec
 from loom.core.clock import Clock
 from loom.core.codec import Data
 from loom.core.log import Checkpoint, LogEntry
 from loom.core.message import JSON, Part
 from loom.core.scope import Scope
+from loom.core.threads import in_thread, run_here
 from loom.errors import StoreError, StoreUnavailable, UsageError
 from loom.stores._packed import ALL, LogSlice, no_body
 from loom.stores.base import damage_at, lock_handle, reading, unlock_handle
-from loom.stores.checkpoints import Action, BaseCheckpointStore, MemoryTree, Removed, T, TreeNode, finish
+from loom.stores.checkpoints import Action, BaseCheckpointStore, MemoryTree, Removed, T, TreeNode
 
 # Records in an append-only file, each with its length and checksum, so that half a write is seen.
 
@@ -210,6 +210,8 @@ class FileCheckpointStore(BaseCheckpointStore):
     anew for every call.
     """
 
+    needs_loop = False
+
     def __init__(self, folder: str | PathLike[str], *, clock: Clock | None = None) -> None:
         super().__init__(clock)
         self._folder = Path(folder)
@@ -219,7 +221,7 @@ class FileCheckpointStore(BaseCheckpointStore):
 
     async def aclose(self) -> None:
         """Release the files. Closing twice is allowed."""
-        await anyio.to_thread.run_sync(self._close)
+        await in_thread(self._close)
 
     def _close(self) -> None:
         with self._lock:
@@ -229,10 +231,10 @@ class FileCheckpointStore(BaseCheckpointStore):
             self._logs.clear()
 
     async def _step(self, scope: Scope, action: Action[T], *, writes: bool) -> T:
-        return await anyio.to_thread.run_sync(self._run, scope, action, writes)
+        return await in_thread(partial(self._run, scope, action, writes))
 
     async def _erase(self, scope: Scope, action: Action[Removed]) -> tuple[Removed, tuple[str, ...]]:
-        return await anyio.to_thread.run_sync(self._run, scope, action, True, True), ()
+        return await in_thread(partial(self._run, scope, action, True, True)), ()
 
     def _run(self, scope: Scope, action: Action[T], exclusive: bool, erases: bool = False) -> T:
         """The result of an action on the user's log as it is now, while no other process changes it."""
@@ -246,7 +248,7 @@ class FileCheckpointStore(BaseCheckpointStore):
                 try:
                     log.refresh(repair=exclusive)
                     log.erases = erases
-                    return finish(action(log))
+                    return run_here(action(log))
                 finally:
                     if sys.platform == "win32":  # a file that is open cannot be replaced by another process
                         log.close()
@@ -457,7 +459,7 @@ class _UserLog(MemoryTree[_FramePlace]):
                 raise StoreError(f"{self._path} belongs to another user; put it back under its own name")
         elif "removed" in change:
             removed: list[int] = change["removed"]
-            gone, _ = finish(self.unneeded(removed, thorough=False))
+            gone, _ = run_here(self.unneeded(removed, thorough=False))
             cut = self.cut([number for number in removed if number not in gone], list(gone))
             self._dead += size + sum(node.content.size for node in cut)
         else:

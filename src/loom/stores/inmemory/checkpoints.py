@@ -9,9 +9,9 @@ from typing import TypeAlias
 from loom.core.clock import Clock
 from loom.core.log import Checkpoint, LogEntry
 from loom.core.scope import Scope
+from loom.core.threads import run_here
 from loom.errors import UsageError
 from loom.stores import _packed as packing
-from loom.stores import checkpoints as kernel
 from loom.stores._packed import ALL, LogSlice
 from loom.stores.checkpoints import Action, BaseCheckpointStore, MemoryTree, T, TreeNode
 
@@ -21,6 +21,8 @@ _Piece: TypeAlias = tuple[bytes, tuple[bytes, ...]]
 
 class MemoryCheckpointStore(BaseCheckpointStore):
     """Keeps sessions until the process ends; forks and prunes. Safe to share between threads."""
+
+    needs_loop = False
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         super().__init__(clock)
@@ -35,7 +37,7 @@ class MemoryCheckpointStore(BaseCheckpointStore):
             user = scope.for_user()
             saves = self._users.pop(user, None) or _MemorySaves()
             try:
-                return kernel.finish(action(saves))
+                return run_here(action(saves))
             finally:
                 if saves.nodes:
                     self._users[user] = saves

@@ -501,7 +501,8 @@ class Server:
         warnings: list[Any] = []
 
         def note(diagnostic: Any) -> None:
-            if diagnostic.severity_nonlocalized == "WARNING":
+            # Another code says that the server ends, which it also says when it has answered.
+            if diagnostic.severity_nonlocalized == "WARNING" and diagnostic.sqlstate == "01000":
                 warnings.append(diagnostic.message_primary)
 
         db.add_notice_handler(note)

@@ -7,7 +7,6 @@ from datetime import timedelta
 from operator import itemgetter
 from typing import Any, Self
 
-from loom.core.checks import check_text
 from loom.core.clock import Clock
 from loom.core.codec import checkpoint_from_dict, checkpoint_to_dict, from_bytes, to_bytes
 from loom.core.log import Checkpoint, LogEntry, SavedSession
@@ -19,8 +18,9 @@ from loom.stores._packed import LogSlice
 from loom.stores._sql import to_micros
 from loom.stores.base import DamagedData, reading
 from loom.stores.checkpoints import Action, BaseCheckpointStore, CheckpointPort, Matching, Removed, Saved, T
+from loom.stores.redis.cluster import RedisPlace
 from loom.stores.redis.connection import Argument, Guarantees, RedisConnection
-from loom.stores.redis.schema import USER_KEYS, CheckpointNames, id_bytes, session_name
+from loom.stores.redis.schema import USER_KEYS, CheckpointNames, id_bytes, session_name, store_names
 from loom.stores.redis.store import FILES, server_labels
 
 # The Lua of checkpoints: each script is one step that no other client sees half of.
@@ -179,16 +179,8 @@ return found
 LIST = _reads("""
 -- ARGV: now, how many (-1 for all), the node before which they were saved ('' for any), the attributes that they have
 -- as JSON ('' for any), one session, or none for all. Returns checkpoints, last saved first.
-local limit, before, nodes = tonumber(ARGV[2]), ARGV[3], {}
+local limit, before, found = tonumber(ARGV[2]), ARGV[3], {}
 local attributes = ARGV[4] ~= '' and cjson.decode(ARGV[4])
-local is_plain = before == '' and not attributes
-for _, session in ipairs(ARGV[5] and {ARGV[5]} or redis.call('ZRANGE', sessions, 0, -1)) do
-  for _, text in ipairs(saved(session, 0, is_plain and limit or -1)) do
-    local node = string.sub(text, 65, 80)
-    if before == '' or node < before then nodes[#nodes + 1] = node end
-  end
-end
-table.sort(nodes, function(one, other) return one > other end)
 
 local function has_all(checkpoint)
   if not attributes then return true end
@@ -199,11 +191,32 @@ local function has_all(checkpoint)
   return true
 end
 
-local found = {}
-for _, node in ipairs(nodes) do
-  if #found == limit then break end
+local function take(node)
+  if before ~= '' and node >= before then return end
   local checkpoint = redis.call('HGET', data, node)
   if has_all(checkpoint) then found[#found + 1] = checkpoint end
+end
+
+-- Of one session no more is read than is asked for, some at a time.
+if ARGV[5] then
+  local from, texts = 0, saved(ARGV[5], 0, 100)
+  while #texts > 0 and #found ~= limit do
+    for _, text in ipairs(texts) do
+      if #found ~= limit then take(string.sub(text, 65, 80)) end
+    end
+    from = from + #texts
+    texts = saved(ARGV[5], from, 100)
+  end
+  return found
+end
+
+local nodes = {}
+for _, session in ipairs(redis.call('ZRANGE', sessions, 0, -1)) do
+  for _, text in ipairs(saved(session, 0, -1)) do nodes[#nodes + 1] = string.sub(text, 65, 80) end
+end
+table.sort(nodes, function(one, other) return one > other end)
+for _, node in ipairs(nodes) do
+  if #found ~= limit then take(node) end
 end
 return found
 """)
@@ -382,16 +395,17 @@ class RedisCheckpointStore(BaseCheckpointStore):
         *,
         ttl: timedelta | None = None,
         clock: Clock | None = None,
-        prefix: str = "loom",
+        prefix: str | None = None,
         durable: bool | None = None,
         timeout: float = 10.0,
     ) -> None:
         super().__init__(clock)
-        check_text(prefix, "the prefix of a Redis store")
         if ttl is not None and ttl < timedelta(milliseconds=1):
             raise UsageError(f"sessions with ttl={ttl} are over at once; give at least a millisecond, or None")
-        names = CheckpointNames(prefix)
-        self._link = RedisConnection(url, durable=durable, format_key=names.format, timeout=timeout)
+        place = RedisPlace.of(url, prefix)
+        store_names(place.prefix, place.buckets)  # refuses a prefix that a cluster would misread
+        names = CheckpointNames(place.prefix, place.buckets)
+        self._link = place.connect(durable=durable, format_key=names.format, timeout=timeout)
         ttl = self._link.said.ttl.get(None) if ttl is None else ttl
         self._names, self._ttl = names, ttl
 
@@ -409,8 +423,13 @@ class RedisCheckpointStore(BaseCheckpointStore):
         found = await self._link.guarantees()
         return {**server_labels(found, self._names.prefix), "retention": f"sessions are kept {kept}"}
 
-    async def _step(self, scope: Scope, action: Action[T], *, writes: bool) -> T:  # noqa: ARG002 - a script is a step
-        return await action(_RedisSaves(self._link, self._names, scope, self._clock, self._ttl))
+    async def _step(self, scope: Scope, action: Action[T], *, writes: bool) -> T:
+        saves = _RedisSaves(self._link, self._names, scope, self._clock, self._ttl)
+        answer = await action(saves)
+        if writes and not saves.has_written:
+            # Nothing to write, because of what is there: that must be as safe as if it had been written now.
+            await self._link.confirm(saves.key)
+        return answer
 
     async def aclose(self) -> None:
         """Close the connections. Closing twice is allowed."""
@@ -423,8 +442,11 @@ class _RedisSaves(CheckpointPort[bytes]):
     def __init__(
         self, link: RedisConnection, names: CheckpointNames, scope: Scope, clock: Clock, ttl: timedelta | None
     ) -> None:
-        self._link, self._keys, self._scope = link, (names.number, *names.user(scope)), scope
+        bucket = names.bucket(scope)
+        self._link, self._keys, self._scope = link, (bucket.number, *bucket.user(scope)), scope
         self._clock, self._ttl = clock, ttl
+        self.key = bucket.number
+        self.has_written = False
 
     async def find(self, session_id: str, *ids: str | None) -> list[Saved[bytes] | None]:
         found = await self._run(FIND, self._name(session_id), *map(_wanted, ids))
@@ -477,7 +499,7 @@ class _RedisSaves(CheckpointPort[bytes]):
             if not missing:
                 break
             added = [id_bytes(id) for entries in missing for id in packing.ids_in(entries)]
-            found = await self._run(INDEX, session, newest.key, upto, anew, len(added), *added, *asked)
+            found = await self._change(INDEX, session, newest.key, upto, anew, len(added), *added, *asked)
         return {id.decode(errors="surrogatepass") for id in found or ()}
 
     async def append(
@@ -500,21 +522,25 @@ class _RedisSaves(CheckpointPort[bytes]):
         arguments += [to_bytes(checkpoint_to_dict(checkpoint)), packed.entries, len(entries), b"".join(packed.hashes)]
         for hash, body in packed.bodies.items():
             arguments += [hash, body]
-        return bool(await self._run(ADD, *arguments))
+        return bool(await self._change(ADD, *arguments))
 
     async def remove(
         self, session_id: str | None, *, id: str | None = None, keep: int = 0, erase: bool = False
     ) -> Removed:
         if erase or session_id is None:
-            checkpoints, entries, left = await self._run(FORGET, *self._names(session_id))
+            checkpoints, entries, left = await self._change(FORGET, *self._names(session_id))
             return Removed(checkpoints, entries=entries, left=left)
         if id is not None:
-            return Removed(await self._run(DELETE, self._name(session_id), id_bytes(id)))
-        found = await self._run(PRUNE, self._name(session_id), keep)
+            return Removed(await self._change(DELETE, self._name(session_id), id_bytes(id)))
+        found = await self._change(PRUNE, self._name(session_id), keep)
         return Removed(len(found), tuple(id.decode(errors="surrogatepass") for id in reversed(found)))
 
     async def _run(self, script: str, *arguments: Argument) -> Any:
         return await self._link.run(script, self._keys, (to_micros(self._clock.now()), *arguments))
+
+    async def _change(self, script: str, *arguments: Argument) -> Any:
+        self.has_written = True
+        return await self._link.change(script, self._keys, (to_micros(self._clock.now()), *arguments))
 
     def _name(self, session_id: str) -> str:
         return session_name(self._scope.for_session(session_id))

@@ -1,4 +1,4 @@
-"""Connection to a Redis server, and the options of its URL."""
+"""Connection to a Redis server, and the options of its URL; `cluster.py` is that of a cluster."""
 
 from __future__ import annotations
 
@@ -16,24 +16,39 @@ from anyio import Lock
 from loom.core.record import Layer
 from loom.errors import FormatTooNew, MissingExtra, StoreError, StoreUnavailable, UsageError
 
-# Options in a Redis URL: `?durable=true&ttl=30d&ttl_l1=1h`.
+# Options in a Redis URL: `?durable=true&ttl=30d&ttl_l1=1h&prefix=bot&wait=1`.
 
 Ttl: TypeAlias = timedelta | Mapping[Layer | None, timedelta]
 """How long episodes are kept: all of them, or those of each layer; None names those that no layer names."""
 
 LAYERS = {layer.label.lower(): layer for layer in Layer}
 REST = "rest"
-_NAMES = {"durable", "ttl", *(f"ttl_{layer}" for layer in LAYERS)}
+BUCKETS = 256
+"""How many parts a new store on a cluster has, unless its URL says otherwise."""
+_MOST_BUCKETS = 4096
+_MOST_COPIES = 100
+_NUMBERS = {"wait": (1, _MOST_COPIES), "waitaof": (0, _MOST_COPIES), "buckets": (1, _MOST_BUCKETS)}
+_PLAIN = ("prefix", *_NUMBERS)
+"""Options that are one value, given once."""
+_NAMES = {"durable", *_PLAIN, "ttl", *(f"ttl_{layer}" for layer in LAYERS)}
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _PERIOD = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)([smhdw]?)", re.ASCII)
 _YES_NO = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 class Options(NamedTuple):
-    """Options of a store: whether to refuse a server that may lose acknowledged writes, and how long episodes stay."""
+    """Options of a store: whether to refuse a server that may lose acknowledged writes, and how long episodes stay.
+
+    `wait`: how many replicas have to confirm a write before it is acknowledged; `waitaof`: the same on their disks, and
+    on that of the master. `prefix`: how all keys start. `buckets`: how many parts a store on a cluster has.
+    """
 
     durable: bool = False
     ttl: Mapping[Layer | None, timedelta] = {}
+    wait: int = 0
+    waitaof: int | None = None
+    prefix: str | None = None
+    buckets: int = BUCKETS
 
 
 def period(value: object, what: str) -> timedelta:
@@ -86,8 +101,17 @@ def split(url: str) -> tuple[str, Options]:
         return url, Options()
     others = [(name, value) for name, value in given if name not in _NAMES]
     durable = mine.pop("durable", "no")
+    plain: dict[str, Any] = {name: mine.pop(name) for name in _PLAIN if name in mine}
+    plain |= {name: _number(name, value) for name, value in plain.items() if name in _NUMBERS}
     ttl = {LAYERS.get(name.removeprefix("ttl_")): period(value, name) for name, value in mine.items()}
-    return parts._replace(query=urlencode(others)).geturl(), Options(_durable(durable), ttl)
+    return parts._replace(query=urlencode(others)).geturl(), Options(_durable(durable), ttl, **plain)
+
+
+def _number(name: str, value: str) -> int:
+    least, most = _NUMBERS[name]
+    if not value.isascii() or not value.isdigit() or not least <= int(value) <= most:
+        raise UsageError(f"{name}={value!r} is not a number from {least} to {most}; give one")
+    return int(value)
 
 
 def with_options(url: str, *, durable: object = None, ttl: object = None) -> str:
@@ -100,6 +124,8 @@ def with_options(url: str, *, durable: object = None, ttl: object = None) -> str
     }
     if options.durable if durable is None else _durable(durable):
         more["durable"] = "true"
+    given = {name: (getattr(options, name), getattr(Options(), name)) for name in _PLAIN}
+    more |= {name: str(value) for name, (value, usual) in given.items() if value != usual}
     if not more:
         return address
     return f"{address}{'&' if urlsplit(address).query else '?'}{urlencode(more)}"
@@ -122,13 +148,20 @@ class Guarantees:
     """What a Redis server says of what it keeps. None: the server does not tell.
 
     `appendonly`: every write goes to a file. `appendfsync`: when that file is forced to disk. `eviction`: what the
-    server does when its memory is full.
+    server does when its memory is full. `replicas`: how many copies follow it at this moment. `wait` and `waitaof`: how
+    many of them confirm each write of this store, as its URL asks. Of a cluster these are the weakest of each master,
+    and `nodes` are those of the masters.
     """
 
     version: str
     appendonly: bool
     appendfsync: str | None
     eviction: str | None
+    address: str = ""
+    replicas: int = 0
+    wait: int = 0
+    waitaof: int | None = None
+    nodes: tuple[Guarantees, ...] = ()
 
     @property
     def is_durable(self) -> bool:
@@ -138,9 +171,23 @@ class Guarantees:
     @property
     def survives_power_cut(self) -> bool:
         """Whether an acknowledged write is on the disk."""
-        return self.is_durable and self.appendfsync == "always"
+        return self.is_durable and (self.appendfsync == "always" or self.waitaof is not None)
+
+    @property
+    def survives_failover(self) -> bool:
+        """Whether an acknowledged write is still there after a replica took the place of its master."""
+        return self.confirming > 0
+
+    @property
+    def confirming(self) -> int:
+        """How many replicas confirm a write before it is acknowledged."""
+        return max(self.wait, self.waitaof or 0)
 
     def __str__(self) -> str:
+        which = f" (of {len(self.nodes)} masters, at {self.address})" if self.nodes else ""
+        return f"{self._alone()}{which}{self._copied()}"
+
+    def _alone(self) -> str:
         if not self.appendonly:
             return "not durable: without appendonly, a restart takes what was written since the last snapshot, or all"
         if not self.is_durable:
@@ -151,21 +198,35 @@ class Guarantees:
             return "durable: survives a killed server; a power cut takes up to about a second (appendfsync everysec)"
         return f"durable: survives a killed server; a power cut may take writes (appendfsync {self.appendfsync})"
 
+    def _copied(self) -> str:
+        """What is left of a write when a replica takes the place of its master."""
+        if self.confirming:
+            where = "on the disks of" if self.waitaof else "by"
+            lack = f"; only {self.replicas} follow now" if self.replicas < self.confirming else ""
+            return f"; each write is confirmed {where} {self.confirming} replicas, so it survives a failover{lack}"
+        if self.nodes:
+            return "; a failover may take what was acknowledged just before it (?wait=1 waits for a replica)"
+        return ""
+
 
 class _Pipeline(Protocol):
     def execute_command(self, *command: Argument) -> object: ...
 
-    async def execute(self) -> list[Any]: ...
+    async def execute(self, *, raise_on_error: bool = True) -> list[Any]: ...
 
 
-class _Client(Protocol):
+class Client(Protocol):
     """What is used of the driver's client, which is typed too loosely to be checked."""
 
-    async def execute_command(self, *command: Argument) -> Any: ...
+    async def execute_command(self, *command: Argument) -> Any:
+        """Send a command; returns its answer, or raises the error that it is."""
 
-    def pipeline(self, *, transaction: bool) -> _Pipeline: ...
+    def pipeline(self, *, transaction: bool) -> _Pipeline:
+        """Commands that go down one connection together."""
+        ...
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Close the connections."""
 
 
 class RedisConnection:
@@ -174,9 +235,10 @@ class RedisConnection:
     def __init__(self, url: str, *, durable: bool | None, format_key: str, timeout: float) -> None:
         parts = urlsplit(url)
         if parts.scheme not in _SCHEMES or not url.startswith(f"{parts.scheme}://"):
-            raise UsageError(f"{_hidden(url)!r} is not the address of a Redis server; write redis://HOST:6379/0")
-        self.address = _hidden(url)
+            raise UsageError(f"{hidden(url)!r} is not the address of a Redis server; write redis://HOST:6379/0")
+        self.address = hidden(url)
         self._url, self.said = split(url)
+        self._waits = _waits(self.said)
         self._durable = self.said.durable if durable is None else durable
         self._format_key, self._timeout = format_key, timeout
         self.has_search = False
@@ -184,7 +246,7 @@ class RedisConnection:
         self.notes: tuple[str, ...] = ()
         """What a person should know of what the server guarantees, as it was when it was connected."""
         self._opening = Lock()
-        self._client: _Client | None = None
+        self._client: Client | None = None
         self._failure: StoreUnavailable | None = None
         self._closed = False
 
@@ -204,18 +266,71 @@ class RedisConnection:
             return await pipeline.execute()
 
     async def run(self, script: str, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
-        """Run a script as one step."""
+        """Run a script that only reads, as one step."""
         client = await self._opened()
         from redis.exceptions import NoScriptError  # noqa: PLC0415 - _opened() has said if it is missing
 
         rest = (len(keys), *keys, *arguments)
         with self._translated():
             try:
-                # Redis names scripts by SHA-1; it is a name here and guards nothing.
-                name = sha1(script.encode(), usedforsecurity=False).hexdigest()
-                return await client.execute_command("EVALSHA", name, *rest)
+                return await client.execute_command("EVALSHA", script_name(script), *rest)
             except NoScriptError:
                 return await client.execute_command("EVAL", script, *rest)
+
+    async def change(self, script: str, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
+        """Run a script that writes, as one step; the answer comes when as many replicas as asked for have confirmed."""
+        if not self._waits.copies:
+            return await self.run(script, keys, arguments)
+        client = await self._opened()
+        rest = (len(keys), *keys, *arguments)
+        with self._translated():
+            for command in (("EVALSHA", script_name(script)), ("EVAL", script)):
+                answer, confirmed = await self._confirmed(client, (*command, *rest), self._timeout)
+                if not is_unknown(answer):
+                    break
+            if isinstance(answer, Exception):
+                raise answer
+        self._check_confirmed(confirmed, self.address)
+        return answer
+
+    async def confirm(self, key: str) -> None:
+        """Wait until as many replicas as asked for have all that was written beside this key, also by others."""
+        if self._waits.copies:
+            # WAIT looks at what its own connection wrote: without a write it would wait for nothing.
+            await self.change(MARK, (f"{key}:mark",), ())
+
+    async def every(self, *command: Argument) -> list[Any]:
+        """Send a command to every server; returns their answers."""
+        return [await self.call(*command)]
+
+    async def _confirmed(self, client: Client, command: Sequence[Argument], seconds: float) -> tuple[Any, Any]:
+        """The answer of a command, and of how many replicas have it: over one connection, or it would not count."""
+        pipeline = client.pipeline(transaction=False)
+        pipeline.execute_command(*command)
+        pipeline.execute_command(*self._waiting(seconds))
+        answer, confirmed = await pipeline.execute(raise_on_error=False)
+        return answer, confirmed
+
+    def _waiting(self, seconds: float) -> tuple[Argument, ...]:
+        """The command that waits for replicas, for most of so many seconds."""
+        left = seconds - max(_WAY_BACK, seconds / 10)
+        return (self._waits.command, *self._waits.copies, max(1, round(left * 1000)))
+
+    def _check_confirmed(self, confirmed: Any, address: str) -> None:
+        """Refuse to acknowledge what fewer replicas have than were asked for."""
+        wanted: Sequence[int] = self._waits.copies
+        if isinstance(confirmed, Exception):
+            raise StoreError(f"the Redis server at {address} refused {self._waits.command}: {confirmed}") from confirmed
+        found: list[int] = confirmed if len(wanted) > 1 else [confirmed]
+        if any(have < due for have, due in zip(found, wanted, strict=True)):
+            have, due = found[len(found) - 1], wanted[len(wanted) - 1]
+            what = f"{have} of {due} replicas confirmed it{' on their disks' if len(found) > 1 else ''} in time"
+            if have >= due:
+                what = "not on its disk in time"
+            raise StoreUnavailable(
+                f"the write is on the Redis server at {address}, but {what}: it may be lost if that server fails now. "
+                "Writing the same again is safe"
+            )
 
     @property
     def milliseconds(self) -> int:
@@ -238,7 +353,7 @@ class RedisConnection:
         if client is not None:
             await client.aclose()
 
-    async def _opened(self) -> _Client:
+    async def _opened(self) -> Client:
         if self._closed:
             raise UsageError("this store is closed; open another")
         if self._client is not None:
@@ -251,8 +366,8 @@ class RedisConnection:
                 self._client = await self._connected()
             return self._client
 
-    async def _connected(self) -> _Client:
-        client = self._make()
+    async def _connected(self) -> Client:
+        client = self._make(self._url)
         try:
             await self._check(client)
         except BaseException as error:
@@ -261,7 +376,8 @@ class RedisConnection:
             raise
         return client
 
-    def _make(self) -> _Client:
+    def _make(self, url: str) -> Client:
+        """The client of one server; it connects at its first command."""
         try:
             from redis.asyncio import Redis  # noqa: PLC0415 - only who uses Redis needs the driver
             from redis.asyncio.retry import Retry  # noqa: PLC0415
@@ -271,7 +387,7 @@ class RedisConnection:
         # A write that was sent and not answered may have happened: only the caller can decide to send it again.
         try:
             client = Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
-                self._url,
+                url,
                 protocol=2,
                 socket_timeout=self._timeout,
                 socket_connect_timeout=self._timeout,
@@ -285,39 +401,51 @@ class RedisConnection:
             name = str(error).rpartition("argument ")[2]
             raise UsageError(
                 f"the URL of {self.address!r} has the option {name}, which is not known; those of Loom are durable, "
-                "ttl and ttl_l1 to ttl_l4, and the others are those of the driver"
+                "ttl and ttl_l1 to ttl_l4, prefix, wait and waitaof, and the others are those of the driver"
             ) from error
-        return cast("_Client", client)
+        return cast("Client", client)
 
-    async def _check(self, client: _Client) -> None:
-        found = await self._ask(client)
+    async def _check(self, client: Client) -> None:
+        self._note(await self._ask(client))
+        self.has_search = await _has_search(client)
+        with self._translated():
+            await client.execute_command("SET", self._format_key, FORMAT, "NX")
+            stored = int(await client.execute_command("GET", self._format_key))
+        self._check_format(stored)
+
+    def _note(self, found: Guarantees) -> None:
+        """Refuse a server that may lose what it acknowledged, or say so."""
         if not found.is_durable:
             what = f"the Redis server at {self.address} is {found}"
             remedy = "set `appendonly yes` and `maxmemory-policy noeviction` on it"
             if self._durable:
                 raise StoreError(f"{what}; {remedy}, or leave durable=True out")
             self.notes = (f"{what}; {remedy} to keep everything that is acknowledged",)
-        self.has_search = await _has_search(client)
-        with self._translated():
-            await client.execute_command("SET", self._format_key, FORMAT, "NX")
-            stored = int(await client.execute_command("GET", self._format_key))
+
+    def _check_format(self, stored: int) -> None:
         if stored > FORMAT:
             raise FormatTooNew(f"the Redis store at {self.address} has format {stored}; this Loom reads up to {FORMAT}")
 
-    async def _ask(self, client: _Client) -> Guarantees:
+    async def _ask(self, client: Client) -> Guarantees:
+        with self._translated():
+            return await self._told_by(client)
+
+    async def _told_by(self, client: Client) -> Guarantees:
         from redis.exceptions import NoPermissionError, ResponseError  # noqa: PLC0415
 
-        with self._translated():
-            info: dict[str, Any] = await client.execute_command("INFO")
-            try:
-                config: dict[str, Any] = await client.execute_command("CONFIG GET", "appendfsync")
-            except (NoPermissionError, ResponseError):  # many hosted servers keep their settings to themselves
-                config = {}
+        info: dict[str, Any] = await client.execute_command("INFO")
+        try:
+            config: dict[str, Any] = await client.execute_command("CONFIG GET", "appendfsync")
+        except (NoPermissionError, ResponseError):  # many hosted servers keep their settings to themselves
+            config = {}
         return Guarantees(
             version=str(info.get("redis_version", "")),
             appendonly=bool(info.get("aof_enabled")),
             appendfsync=config.get("appendfsync"),
             eviction=info.get("maxmemory_policy"),
+            replicas=int(info.get("connected_slaves", 0)),
+            wait=self.said.wait,
+            waitaof=self.said.waitaof,
         )
 
     @contextmanager
@@ -345,7 +473,38 @@ class RedisConnection:
             raise StoreError(f"the Redis server at {self.address} refused a command: {error}") from error
 
 
-async def _has_search(client: _Client) -> bool:
+MARK = "return redis.call('SET', KEYS[1], '', 'PX', 1)"
+"""Writes something that is gone at once, for a connection that has to wait for what others wrote."""
+_WAY_BACK = 0.25
+"""Seconds that replicas do not get to confirm a write: the answer still has to come back in time."""
+
+
+def script_name(script: str) -> str:
+    """How Redis calls a script: by its SHA-1, which is a name here and guards nothing."""
+    return sha1(script.encode(), usedforsecurity=False).hexdigest()
+
+
+class Waits(NamedTuple):
+    """The command that waits for copies of a write, and how many: on replicas; before that, for WAITAOF, its own."""
+
+    command: str = ""
+    copies: tuple[int, ...] = ()
+
+
+def _waits(options: Options) -> Waits:
+    if options.waitaof is not None:
+        return Waits("WAITAOF", (1, max(options.waitaof, options.wait)))
+    return Waits("WAIT", (options.wait,)) if options.wait else Waits()
+
+
+def is_unknown(answer: object) -> bool:
+    """Whether the answer says that the server does not know a script by its name."""
+    from redis.exceptions import NoScriptError  # noqa: PLC0415
+
+    return isinstance(answer, NoScriptError)
+
+
+async def _has_search(client: Client) -> bool:
     """Whether the server has RediSearch for this user and this database: it indexes the first one alone."""
     from redis.exceptions import ResponseError  # noqa: PLC0415
 
@@ -357,7 +516,7 @@ async def _has_search(client: _Client) -> bool:
     return int(connection.get("db", 0)) == 0
 
 
-def _hidden(url: str) -> str:
+def hidden(url: str) -> str:
     """The address without the password, which may stand behind the question mark too."""
     parts = urlsplit(url)
     if "@" not in parts.netloc and not parts.query:

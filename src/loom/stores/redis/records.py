@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import NamedTuple
 
 from loom.core.record import Record
 from loom.core.scope import Scope
@@ -126,8 +127,12 @@ class Transaction:
 
     async def commit(self) -> bool:
         """Make the change; False, and nothing is changed, if a value that was read has changed."""
-        if not self._commands or self.is_outdated:
-            return not self.is_outdated
+        if self.is_outdated:
+            return False
+        if not self._commands:
+            # Nothing to write, because of what is there: that must be as safe as if it had been written now.
+            await self._link.confirm(self.user.meta)
+            return True
         user, store = self.user, self.store
         now = self._retention.now()
         arguments: list[Argument] = [user.digest, schema.pack_owner(self._scope), now, user.near(""), len(self._checks)]
@@ -137,7 +142,9 @@ class Transaction:
             arguments += [len(ids), *ids]
         for command in self._commands:
             arguments += [len(command), *command]
-        return bool(await self._link.run(COMMIT, (store.version, store.users, store.forgotten, *user.all), arguments))
+        return bool(
+            await self._link.change(COMMIT, (store.version, store.users, store.forgotten, *user.all), arguments)
+        )
 
     def _remove(self, id: str) -> None:
         self._removed[id_bytes(id)] = None
@@ -241,26 +248,57 @@ async def _due(link: RedisConnection, names: StoreNames, asked: LeaseRequest) ->
     """The first jobs that are free, and those whose lease ran out; none only if none are left."""
     if asked.scope is not None:
         return _oldest_first(await of_scope(link, names.user(asked.scope), asked.scope), asked)
-    end, start = to_micros(asked.now), 0
-    page = asked.limit if asked.kinds is None else max(asked.limit, _PAGE)
+    start, page = 0, asked.limit if asked.kinds is None else max(asked.limit, _PAGE)
     due: dict[tuple[Scope, str], tuple[bytes, HeldJob]] = {}
-    seen: list[bytes] = []
+    seen: list[_NamedJob] = []
     while True:
-        # Scores are floats, exact to the year 2255; what is read is compared once more in full.
-        first = ("ZRANGEBYSCORE", names.due, "-inf", end, "LIMIT", start, page)
-        free, late = await link.calls([first, ("ZRANGEBYSCORE", names.held, "-inf", end)])
-        named: list[bytes] = [*free, *late]
-        members = [schema.of_member(member.decode()) for member in named]
-        found = await link.calls([("HGET", names.of_digest(digest).jobs, id) for id, digest in members])
+        free, late, is_more = await _waiting(link, names.buckets, to_micros(asked.now), start, page)
+        # Each bucket may have a page of them, and the oldest of all come first.
+        named = [*(free[:page] if asked.kinds is None else free), *late]
+        found = await link.calls([("HGET", one.key, one.id) for one in named]) if named else []
         jobs = _oldest_first(_unpacked(data for data in found if data is not None), asked)
         due |= {(job.job.scope, job.job.id): (data, job) for data, job in jobs}
-        if asked.kinds is not None and len(due) < asked.limit and len(free) == page:
+        if asked.kinds is not None and len(due) < asked.limit and is_more:
             start += page  # jobs of other kinds may stand before those that are looked for
             continue
         # Others may have taken all that was named before it was read: then the next ones are asked for.
         if due or named == seen:
             return _oldest_first(list(due.values()), asked)
         seen = named
+
+
+class _NamedJob(NamedTuple):
+    """A job that waits: since when, its name among those of all users, and where it is stored."""
+
+    since: float
+    member: bytes
+    key: str
+    id: str
+
+
+async def _waiting(
+    link: RedisConnection, buckets: Sequence[StoreNames], end: int, start: int, page: int
+) -> tuple[list[_NamedJob], list[_NamedJob], bool]:
+    """Of each bucket a page of the jobs that are free, and all whose lease ran out; and whether more are free."""
+    # Scores are floats, exact to the year 2255; what is read is compared once more in full.
+    asked = ("-inf", end, "WITHSCORES")
+    commands: list[tuple[Argument, ...]] = [
+        *(("ZRANGEBYSCORE", bucket.due, *asked, "LIMIT", start, page) for bucket in buckets),
+        *(("ZRANGEBYSCORE", bucket.held, *asked) for bucket in buckets),
+    ]
+    answers: list[list[bytes]] = await link.calls(commands)
+    free, late = answers[: len(buckets)], answers[len(buckets) :]
+    return _named(buckets, free), _named(buckets, late), any(len(found) == 2 * page for found in free)
+
+
+def _named(buckets: Sequence[StoreNames], found: Sequence[Sequence[bytes]]) -> list[_NamedJob]:
+    """The jobs of all buckets, those that have waited for longest first."""
+    named: list[_NamedJob] = []
+    for bucket, members in zip(buckets, found, strict=True):
+        for member, since in zip(members[::2], members[1::2], strict=True):
+            id, digest = schema.of_member(member.decode())
+            named.append(_NamedJob(float(since), member, bucket.of_digest(digest).jobs, id))
+    return sorted(named)
 
 
 def _unpacked(found: Iterable[bytes]) -> list[tuple[bytes, HeldJob]]:

@@ -2,6 +2,10 @@
 
 A user is named in a key by a digest of their scope, whose parts carry their lengths: no character of an id can move a
 boundary, end a key early or stand for another user, and no name is ever searched for by a pattern.
+
+On a cluster, users are spread over buckets. A bucket is what a store is on a single server, in one slot: its users, its
+jobs, its count of changes. Its name stands in braces behind the prefix of each key, so that one server has all of it,
+and every script runs there as it would on a single server.
 """
 
 from __future__ import annotations
@@ -9,10 +13,13 @@ from __future__ import annotations
 import json
 import sys
 from array import array
-from collections.abc import Iterable, Mapping
+from binascii import crc_hqx
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from hashlib import sha256
+from itertools import count
 from typing import Any
 
 from loom.core.clock import Clock
@@ -25,6 +32,7 @@ from loom.protocols.memory_store import DeadLetter, Job
 from loom.stores._record_table import HeldJob, job_from_dict, job_to_dict, payload_error
 from loom.stores._sql import to_micros
 from loom.stores.base import Bound, reading, unreadable
+from loom.stores.redis.cluster import SLOTS
 from loom.stores.redis.connection import Ttl
 
 DIGEST = 64
@@ -43,18 +51,18 @@ class _Key:
 
 @dataclass(frozen=True, slots=True)
 class StoreNames:
-    """The keys that a store has once."""
+    """The keys that a store has once, and on a cluster once in each bucket."""
 
     prefix: str
 
     format = _Key()
-    """The version of the format of all keys."""
+    """The version of the format of all keys; on a cluster outside of the buckets."""
     version = _Key()
     """A counter of all changes, which never goes back."""
     users = _Key()
     """Digest of a user to namespace and user id."""
     embedder = _Key()
-    """The embedder of the vectors."""
+    """The embedder of the vectors; on a cluster also outside of the buckets, where it is set first."""
     due = _Key()
     """Jobs that are free, by the time they are to run."""
     held = _Key()
@@ -67,17 +75,95 @@ class StoreNames:
         return f"{self.prefix}:{what}"
 
     @property
+    def is_spread(self) -> bool:
+        """Whether it is spread over the buckets of a cluster."""
+        return False
+
+    @property
+    def buckets(self) -> Sequence[StoreNames]:
+        """The buckets of the store: on a single server it is its only one."""
+        return (self,)
+
+    def bucket(self, scope: Scope) -> StoreNames:  # noqa: ARG002 - it is the only one
+        """The bucket of the user of a scope."""
+        return self
+
+    @property
     def near(self) -> str:
         """How the documents of all vectors start, where the server searches them."""
         return f"{self.prefix}:near:"
 
     def user(self, scope: Scope) -> UserNames:
         """The keys of the user of a scope."""
-        return UserNames(self.prefix, sha256(scope.for_user().key().encode()).hexdigest())
+        return UserNames(self.prefix, _digest(scope))
 
     def of_digest(self, digest: str) -> UserNames:
         """The keys of the user with this digest."""
         return UserNames(self.prefix, digest)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNames(StoreNames):
+    """The keys of a store on a cluster, whose users are spread over `count` buckets."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        if "{" in self.prefix or "}" in self.prefix:
+            raise UsageError(f"the prefix {self.prefix!r} has braces, which Redis Cluster reads itself; leave them out")
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether it is spread over the buckets of a cluster."""
+        return True
+
+    @property
+    def buckets(self) -> Sequence[StoreNames]:
+        """Every bucket."""
+        return _all_buckets(self.prefix, self.count)
+
+    def bucket(self, scope: Scope) -> StoreNames:
+        """The bucket of the user of a scope."""
+        return self.buckets[bucket_number(_digest(scope), self.count)]
+
+    def user(self, scope: Scope) -> UserNames:
+        """The keys of the user of a scope."""
+        digest = _digest(scope)
+        return self.buckets[bucket_number(digest, self.count)].of_digest(digest)
+
+
+@lru_cache(maxsize=64)
+def _all_buckets(prefix: str, buckets: int) -> Sequence[StoreNames]:
+    return tuple(StoreNames(bucket_prefix(prefix, number, buckets)) for number in range(buckets))
+
+
+def bucket_number(digest: str, buckets: int) -> int:
+    """The bucket of a user, by their digest."""
+    return int(digest[:8], 16) % buckets
+
+
+@lru_cache(maxsize=1 << 15)  # to find it takes a fraction of a millisecond
+def bucket_prefix(prefix: str, number: int, buckets: int) -> str:
+    """How the keys of a bucket start.
+
+    The text in the braces is chosen so that buckets lie evenly over the slots: servers with equal shares of the
+    slots have equal shares of the buckets.
+    """
+    first, end = number * SLOTS // buckets, (number + 1) * SLOTS // buckets
+    return next(
+        f"{prefix}:{{{number}.{salt}}}"
+        for salt in count()
+        if first <= crc_hqx(f"{number}.{salt}".encode(), 0) % SLOTS < end
+    )
+
+
+def store_names(prefix: str, buckets: int | None) -> StoreNames:
+    """The keys of a store; `buckets` is None on a single server."""
+    return StoreNames(prefix) if buckets is None else ClusterNames(prefix, buckets)
+
+
+def _digest(scope: Scope) -> str:
+    return sha256(scope.for_user().key().encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +221,13 @@ def of_member(member: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointNames:
-    """The keys of a checkpoint store. No memory store uses one of them, so that both may have one prefix."""
+    """The keys of a checkpoint store. No memory store uses one of them, so that both may have one prefix.
+
+    `buckets` is None on a single server.
+    """
 
     prefix: str
+    buckets: int | None = None
 
     @property
     def format(self) -> str:
@@ -146,12 +236,18 @@ class CheckpointNames:
 
     @property
     def number(self) -> str:
-        """A counter of all saves, which never goes back."""
+        """A counter of all saves, which never goes back; on a cluster, of those of a bucket."""
         return f"{self.prefix}:checkpoint_number"
+
+    def bucket(self, scope: Scope) -> CheckpointNames:
+        """The keys of the bucket of a user; on a single server, of the store."""
+        if self.buckets is None:
+            return self
+        return CheckpointNames(bucket_prefix(self.prefix, bucket_number(_digest(scope), self.buckets), self.buckets))
 
     def user(self, scope: Scope) -> tuple[str, ...]:
         """Every key of a user, in the order of USER_KEYS."""
-        digest = sha256(scope.for_user().key().encode()).hexdigest()
+        digest = _digest(scope)
         return tuple(f"{self.prefix}:checkpoint_{what}:{digest}" for what in USER_KEYS)
 
 
@@ -462,6 +558,14 @@ for place = 5, 13 do redis.call('DEL', KEYS[place]) end
 redis.call('HINCRBY', KEYS[4], 'users', 1)
 redis.call('HDEL', KEYS[1], ARGV[1])
 return {count.episode, count.fact, count.block, #jobs, dead}
+"""
+
+BIND = """
+-- KEYS: the embedder of a store that is spread over buckets. ARGV: what was bound ('-' for nothing), what is bound now.
+local held = redis.call('HGET', KEYS[1], 'bound')
+if (held and '=' .. held or '-') ~= ARGV[1] then return 0 end
+redis.call('HSET', KEYS[1], 'bound', ARGV[2])
+return 1
 """
 
 REBIND = """

@@ -138,7 +138,7 @@ class LocalCopies:
 
     async def _catch_up(self, copy: LocalCopy, scope: Scope) -> None:
         names = self._names.user(scope)
-        keys = (self._names.embedder, names.meta, names.changed, names.records, names.keys, names.vectors)
+        keys = (self._names.bucket(scope).embedder, names.meta, names.changed, names.records, names.keys, names.vectors)
         more: bytes | None = b""
         # Where the server searches vectors they are not needed here.
         with_vectors = int(not (self._retention.is_unlimited and await self._link.searches()))
@@ -313,7 +313,7 @@ class RedisVectors:
             arguments: list[bytes | str] = [user.near(""), user.digest]
             for id, data in zip(page, found, strict=True):
                 arguments += [id, data or b"", b"" if data is None else pack_near(unpack_vector(data))]
-            await self._link.run(NEAR, (user.vectors,), arguments)
+            await self._link.change(NEAR, (user.vectors,), arguments)
 
 
 def _cosines(found: dict[str, bytes], vector: Vector) -> list[VectorHit]:

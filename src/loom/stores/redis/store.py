@@ -10,21 +10,21 @@ from typing import TypeVar
 
 import anyio
 
-from loom.core.checks import check_text
 from loom.core.clock import Clock
 from loom.core.filter import Filter, In
 from loom.core.record import Episode, Hit, Layer, Receipt, Record, joined
 from loom.core.scope import Scope
-from loom.errors import StoreConflict
+from loom.errors import StoreConflict, StoreError
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKeys
 from loom.stores import _search as index_search
 from loom.stores._record_table import UserRecords, sees, unit_vector
 from loom.stores.base import Bound, LeaseRequest, LocalSearchStore, Write, Written, embedder_label
 from loom.stores.redis import records, schema
-from loom.stores.redis.connection import FORMAT, Guarantees, RedisConnection, Ttl
+from loom.stores.redis.cluster import RedisPlace
+from loom.stores.redis.connection import FORMAT, Guarantees, Ttl
 from loom.stores.redis.records import TRIES, Transaction
-from loom.stores.redis.schema import FORGET, REBIND, Binding, Retention, StoreNames, id_bytes
+from loom.stores.redis.schema import BIND, FORGET, REBIND, Binding, Retention, StoreNames, id_bytes
 from loom.stores.redis.search import EXACT, LocalCopies, RedisVectors
 
 BOUND = "bound"
@@ -37,15 +37,24 @@ _ISOLATION = (
 
 def server_labels(found: Guarantees, prefix: str) -> dict[str, str]:
     """The labels that hold for every store on the server."""
-    known = {"appendfsync": found.appendfsync, "maxmemory-policy": found.eviction}
-    settings = [f"appendonly={'yes' if found.appendonly else 'no'}"]
-    settings += [f"{name}={value or 'not known'}" for name, value in known.items()]
-    return {
+    labels = {
         "server": f"Redis {found.version}",
         "schema": f"keys that start with {prefix}:, format {FORMAT}",
-        "durability": f"{found} ({', '.join(settings)})",
+        "durability": f"{found} ({_settings(found)})",
         "isolation": _ISOLATION,
     }
+    if found.nodes:
+        labels["server"] += f", a cluster of {len(found.nodes)} masters"
+        labels["nodes"] = "; ".join(
+            f"{one.address} with {one.replicas} replicas ({_settings(one)})" for one in found.nodes
+        )
+    return labels
+
+
+def _settings(found: Guarantees) -> str:
+    known = {"appendfsync": found.appendfsync, "maxmemory-policy": found.eviction}
+    settings = [f"appendonly={'yes' if found.appendonly else 'no'}"]
+    return ", ".join([*settings, *(f"{name}={value or 'not known'}" for name, value in known.items())])
 
 
 _COUNTED = ("episode", "fact", "block", "job", "dead_letter")
@@ -55,9 +64,16 @@ FILES = (
 )
 COPIES = "a snapshot or a copy on another server may hold it until the next one is taken; run BGSAVE, or let it run out"
 _LOOK_AGAIN = 0.05
+_AT_ONCE = 16
+"""Buckets that are bound to another embedder at the same time."""
 
 
 _T = TypeVar("_T")
+
+
+def _expected(value: bytes | None) -> bytes:
+    """What a script compares with, for a value that may be none."""
+    return b"-" if value is None else b"=" + value
 
 
 class RedisStore(LocalSearchStore):
@@ -66,8 +82,12 @@ class RedisStore(LocalSearchStore):
     Redis holds the records, and every change is one step there, made only if what it was planned on still holds: tasks,
     threads and processes may share a server. Searches run here, on copies of users that are brought up to date before
     each use; they hold up to `cached_records` records together. Where the server has RediSearch, it keeps and searches
-    the vectors, unless there is a `ttl`. All keys start with `prefix`, so that several stores
-    can share a database. Redis Cluster is not supported.
+    the vectors, unless there is a `ttl`. All keys start with `prefix`, so that several stores can share a database.
+
+    `redis+cluster://HOST:6379,HOST:6379/` is a Redis Cluster, whose first servers are asked for the others. Users are
+    spread over buckets, each in one slot; a new store has 256, or as many as `?buckets=` says. A call goes on while a
+    slot is moved or a replica takes over, for up to `timeout` seconds, and is done once. With `?wait=1` a write is
+    acknowledged when a replica has it, with `?waitaof=1` when it is on the disks of both.
 
     Connected at the first use, or by `async with`. Of a server that forgets at a restart or drops records when it is
     full, `notes` says so after the first call; with `durable=True` it is refused. guarantees() tells what holds. No
@@ -77,7 +97,7 @@ class RedisStore(LocalSearchStore):
     and `{Layer.L2: timedelta(hours=48)}` live ones of L2, as Retention says. For hot layers beside a primary store,
     give more than the layer's own retention, after which metabolism archives an episode and so moves it there:
     an episode that was not moved before its time is over is gone. The URL may say both as well:
-    `redis://HOST:6379/0?durable=true&ttl=30d&ttl_l2=2d`.
+    `redis://HOST:6379/0?durable=true&ttl=30d&ttl_l2=2d`; and `prefix=NAME`, which is `loom` if nobody says otherwise.
     """
 
     def __init__(
@@ -85,18 +105,22 @@ class RedisStore(LocalSearchStore):
         url: str,
         *,
         clock: Clock | None = None,
-        prefix: str = "loom",
+        prefix: str | None = None,
         durable: bool | None = None,
         timeout: float = 10.0,
         cached_records: int = 100_000,
         ttl: Ttl | None = None,
     ) -> None:
-        check_text(prefix, "the prefix of a Redis store")
         super().__init__(clock=clock)
-        self._names = StoreNames(prefix)
-        self._link = RedisConnection(url, durable=durable, format_key=self._names.format, timeout=timeout)
+        place = RedisPlace.of(url, prefix)
+        self._names = schema.store_names(place.prefix, place.buckets)
+        self._link = place.connect(durable=durable, format_key=self._names.format, timeout=timeout)
         self._retention = Retention(self._link.said.ttl if ttl is None else ttl, self._clock)
         self._near = RedisVectors(self._link, self._names, self._retention)
+        # The embedder as it was read last, and the one that all buckets are known to have followed: none of them goes
+        # back to an earlier one.
+        self._seen: Binding | None = None
+        self._followed: Binding | None = None
         self._copies = LocalCopies(self._link, self._names, self._retention, max_records=cached_records)
 
     async def _open(self) -> None:
@@ -112,8 +136,10 @@ class RedisStore(LocalSearchStore):
         return self._link.notes
 
     async def _describe(self) -> dict[str, str]:
-        users = await self._link.call("HLEN", self._names.users)
+        users = sum(await self._link.calls([("HLEN", bucket.users) for bucket in self._names.buckets]))
         index, how = "exact", "every text and vector of a user is compared, in this process"
+        if self._names.is_spread:
+            how += " (RediSearch is not used in a cluster)"
         if await self._near.is_used():
             index = "RediSearch"
             how = f"texts in this process, vectors by RediSearch, which asks its HNSW graph beyond {EXACT:,} of a user"
@@ -166,10 +192,10 @@ class RedisStore(LocalSearchStore):
 
     async def _forget_user(self, scope: Scope) -> Counter[str]:
         """Remove every key of a user, in one step."""
-        names, user = self._names, self._names.user(scope)
+        names, user = self._names.bucket(scope), self._names.user(scope)
         keys = (names.users, names.due, names.held, names.forgotten, *user.all)
         near = user.near("") if await self._link.searches() else ""
-        counts: list[int] = await self._link.run(FORGET, keys, (user.digest, near))
+        counts: list[int] = await self._link.change(FORGET, keys, (user.digest, near))
         return Counter(dict(zip(_COUNTED, counts, strict=True)))
 
     async def _forget_session(self, scope: Scope) -> Counter[str]:
@@ -199,20 +225,23 @@ class RedisStore(LocalSearchStore):
 
     async def sweep(self) -> tuple[str, ...]:
         """Have the server write its files anew, without removed data; returns what is pending, in words."""
-        await self._link.call("BGREWRITEAOF")
+        await self._link.every("BGREWRITEAOF")
         while True:
-            state: dict[str, object] = await self._link.call("INFO", "persistence")
-            if not state.get("aof_rewrite_in_progress") and not state.get("aof_rewrite_scheduled"):
+            states: list[dict[str, object]] = await self._link.every("INFO", "persistence")
+            if not any(one.get("aof_rewrite_in_progress") or one.get("aof_rewrite_scheduled") for one in states):
                 break
             await anyio.sleep(_LOOK_AGAIN)  # the server does not say when it is done
-        if state.get("aof_last_bgrewrite_status", "ok") != "ok":
+        if any(one.get("aof_last_bgrewrite_status", "ok") != "ok" for one in states):
             return (FILES,)
-        copies = (await self._link.call("INFO", "replication")).get("connected_slaves") or state.get("rdb_saves")
-        return (COPIES,) if copies else ()
+        told: list[dict[str, object]] = await self._link.every("INFO", "replication")
+        # Of a cluster, the replicas were told to write their files anew as well.
+        copies = len(told) == 1 and told[0].get("connected_slaves")
+        return (COPIES,) if copies or any(one.get("rdb_saves") for one in states) else ()
 
     async def saved_sessions(self, scope: Scope) -> int:
         """How many conversations of the user are saved under the same prefix."""
-        sessions = schema.CheckpointNames(self._names.prefix).user(scope)[schema.USER_KEYS.index("sessions")]
+        names = schema.CheckpointNames(self._names.bucket(scope).prefix)
+        sessions = names.user(scope)[schema.USER_KEYS.index("sessions")]
         if scope.session_id is None:
             return int(await self._link.call("ZCARD", sessions))
         return int(await self._link.call("ZSCORE", sessions, schema.session_name(scope)) is not None)
@@ -250,8 +279,16 @@ class RedisStore(LocalSearchStore):
 
         await self._commit(scope, plan)
 
-    async def _binding(self) -> Binding | None:
-        return Binding.unpacked(await self._link.call("HGET", self._names.embedder, BOUND))
+    async def _binding(self, bucket: StoreNames | None = None) -> Binding | None:
+        """The embedder of the store. Given a bucket that another one is bound to, that is brought up to date first."""
+        if bucket is None or not self._names.is_spread:
+            self._seen = Binding.unpacked(await self._link.call("HGET", self._names.embedder, BOUND))
+            return self._seen
+        while True:
+            told = await self._link.calls([("HGET", key, BOUND) for key in (self._names.embedder, bucket.embedder)])
+            if told[0] == told[1]:
+                return Binding.unpacked(told[0])
+            await self._rebind_in(bucket, told[1], told[0])
 
     async def _bound(self) -> Bound | None:
         found = await self._binding()
@@ -259,28 +296,64 @@ class RedisStore(LocalSearchStore):
 
     async def _bind(self, wanted: Bound) -> None:
         await super()._bind(wanted)
+        if self._followed != self._seen:
+            await self._follow()
         await self._near.prepare(wanted[1])
 
     async def _set_embedder(self, old: Bound | None, new: Bound) -> bool:
         stored = await self._binding()
         if (None if stored is None else stored.bound) != old:
             return False
-        names = self._names
-        expected = b"-" if stored is None else b"=" + stored.packed()
-        packed = Binding(*new, secrets.token_hex(8)).packed()
-        arguments = (expected, packed, names.of_digest("").vectors, names.near if await self._link.searches() else "")
-        is_done = bool(await self._link.run(REBIND, (names.embedder, names.users), arguments))
+        # On a cluster the store as a whole comes first: where this process ends before all buckets have followed, the
+        # next one that binds the store goes on.
+        before, after = None if stored is None else stored.packed(), Binding(*new, secrets.token_hex(8)).packed()
+        if not self._names.is_spread:
+            is_done = await self._rebind_in(self._names, before, after)
+        else:
+            is_done = bool(await self._link.change(BIND, (self._names.embedder,), (_expected(before), after)))
+            await self._follow()
         if is_done and old is not None and old[1] != new[1]:
             await self._near.drop(old[1])
         return is_done
 
+    async def _rebind_in(self, bucket: StoreNames, before: bytes | None, after: bytes) -> bool:
+        """Bind a bucket to another embedder and remove its vectors; False if it is not bound to `before`."""
+        near = bucket.near if await self._link.searches() else ""
+        arguments = (_expected(before), after, bucket.of_digest("").vectors, near)
+        return bool(await self._link.change(REBIND, (bucket.embedder, bucket.users), arguments))
+
+    async def _follow(self) -> None:
+        """Bind every bucket to the embedder of the store, where it is not; on a single server there is none beside."""
+        if not self._names.is_spread:
+            return
+        buckets = self._names.buckets
+        target, *held = await self._link.calls(
+            [("HGET", names.embedder, BOUND) for names in (self._names, *buckets)],
+        )
+        behind = [(bucket, before) for bucket, before in zip(buckets, held, strict=True) if before != target]
+        failures: list[StoreError] = []
+
+        async def rebind(bucket: StoreNames, before: bytes | None) -> None:
+            try:
+                await self._rebind_in(bucket, before, target)
+            except StoreError as error:
+                failures.append(error)
+
+        for start in range(0, len(behind), _AT_ONCE):
+            async with anyio.create_task_group() as tasks:
+                for bucket, before in behind[start : start + _AT_ONCE]:
+                    tasks.start_soon(rebind, bucket, before)
+            if failures:
+                raise failures[0]
+        self._followed = Binding.unpacked(target)
+
     async def _put_vectors(self, scope: Scope, vectors: dict[str, Vector]) -> None:
         async def plan(change: Transaction) -> None:
-            bound = await self._binding()
+            bound = await self._binding(change.store)
             user = await change.records(vectors)
             user.dimension = None if bound is None else bound.dimension
             change.set_vectors(user.units(scope, vectors))
-            change.depends_on(self._names.embedder, BOUND, bound.packed() if bound else None)
+            change.depends_on(change.store.embedder, BOUND, bound.packed() if bound else None)
 
         await self._commit(scope, plan)
 
@@ -291,7 +364,8 @@ class RedisStore(LocalSearchStore):
         return [record for record in found if record.id not in has_vector]
 
     async def _owners(self) -> Iterable[Scope]:
-        return [schema.unpack_owner(data) for data in await self._link.call("HVALS", self._names.users)]
+        found = await self._link.calls([("HVALS", bucket.users) for bucket in self._names.buckets])
+        return [schema.unpack_owner(data) for users in found for data in users]
 
     async def _found_by(self, scope: Scope, ids: Sequence[str]) -> Mapping[str, SearchKeys]:
         user, fields = self._names.user(scope), [id_bytes(id) for id in ids]
@@ -338,7 +412,7 @@ class RedisStore(LocalSearchStore):
         return sees(scope, record) and not self._retention.is_over(record)
 
     def _transaction(self, scope: Scope) -> Transaction:
-        return Transaction(self._link, self._names, scope, self._retention)
+        return Transaction(self._link, self._names.bucket(scope), scope, self._retention)
 
     async def _commit(self, scope: Scope, plan: Callable[[Transaction], Awaitable[_T]]) -> _T:
         """What a plan returns, once its transaction is made; planned again while other writers are faster."""

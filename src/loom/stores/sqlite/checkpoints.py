@@ -23,6 +23,7 @@ from loom.core.codec import Data
 from loom.core.log import Checkpoint, LogEntry, SavedSession
 from loom.core.message import JSON, Part
 from loom.core.scope import Scope
+from loom.core.threads import run_here
 from loom.stores import _packed as packing
 from loom.stores import checkpoints as kernel
 from loom.stores._packed import ALL, LogSlice
@@ -31,7 +32,7 @@ from loom.stores.base import UNREADABLE, described, reading
 from loom.stores.checkpoints import Action, BaseCheckpointStore, Matching, Removed, Saved, T, TreeLink, TreePort
 from loom.stores.sqlite.connection import Database, Durability, Row, all_users, one, rows
 from loom.stores.sqlite.file import SqliteFile
-from loom.stores.sqlite.schema import prepare, setup
+from loom.stores.sqlite.schema import attribute_hash, index_attributes, prepare, setup
 
 _COLUMNS = "id, format, at, position, turn, parent_id, more"
 _OWN = frozenset({"id", "session_id", "format_version", "at", "position", "turn", "parent"})
@@ -69,7 +70,14 @@ SELECT s.session_id, f.at, l.at, s.size, l.position FROM (
     FROM checkpoint_sessions AS c WHERE user = ({_USER}) AND (? OR session_id = ?) ORDER BY head DESC LIMIT ?
 ) AS s JOIN checkpoint_nodes AS f ON f.node = s.first JOIN checkpoint_nodes AS l ON l.node = s.head ORDER BY s.head DESC
 """
-_HAS = "EXISTS (SELECT 1 FROM json_each(CAST(more AS TEXT), '$.attributes') AS a WHERE a.key = ? AND a.value = ?)"
+_INDEXED = f"""
+SELECT session_id, {_COLUMNS} FROM checkpoint_sessions AS s CROSS JOIN checkpoint_attributes AS a USING (session)
+CROSS JOIN checkpoint_nodes AS n USING (node) WHERE s.user = ({_USER})"""
+_ALSO = (
+    " AND EXISTS (SELECT 1 FROM checkpoint_attributes AS b "
+    "WHERE b.session = a.session AND b.hash = ? AND b.node = a.node)"
+)
+_HAS = " AND EXISTS (SELECT 1 FROM json_each(CAST(more AS TEXT), '$.attributes') AS e WHERE e.key = ? AND e.value = ?)"
 _UNBOUNDED = 2**62
 
 
@@ -83,6 +91,8 @@ class SqliteCheckpointStore(BaseCheckpointStore):
     A new file gets small pages, which is what a log of turns wants; with `small_pages=False` it gets SQLite's own,
     for a file that will hold a memory as well. With `make_folder` the folder of a new file is made with it.
     """
+
+    needs_loop = False
 
     def __init__(
         self,
@@ -103,10 +113,10 @@ class SqliteCheckpointStore(BaseCheckpointStore):
 
     async def _step(self, scope: Scope, action: Action[T], *, writes: bool) -> T:
         run = self._file.commit if writes else self._file.view
-        return await run(lambda db: kernel.finish(action(_SqliteSaves(db, scope))))
+        return await run(lambda db: run_here(action(_SqliteSaves(db, scope))))
 
     async def _erase(self, scope: Scope, action: Action[Removed]) -> tuple[Removed, tuple[str, ...]]:
-        return await self._file.erase(lambda db: kernel.finish(action(_SqliteSaves(db, scope))))
+        return await self._file.erase(lambda db: run_here(action(_SqliteSaves(db, scope))))
 
     async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
         """Users who have sessions here, sorted by namespace and user, starting after `after`."""
@@ -123,15 +133,24 @@ class _SqliteSaves(TreePort[int]):
 
     def __init__(self, db: Database, scope: Scope) -> None:
         self._db, self._user = db, (scope.namespace, scope.user_id)
+        self._numbers: dict[str, tuple[int, int]] = {}
 
     async def find(self, session_id: str, *ids: str | None) -> list[Saved[int] | None]:
-        found: list[Saved[int] | None] = []
-        for id in ids:
-            which, values = ("node = head", ()) if id is None else ("id = ?", (id,))
-            sql = f"SELECT node, session_id, {_COLUMNS} {_SAVED} AND session_id = ? AND {which}"
-            row = one(self._db, sql, *self._user, session_id, *values)
-            found.append(None if row is None else Saved(int(row[0]), _checkpoint(row[1:])))
-        return found
+        sql = "SELECT user, session, head FROM checkpoint_users JOIN checkpoint_sessions USING (user) "
+        sql += "WHERE namespace = ? AND user_id = ? AND session_id = ?"
+        known = one(self._db, sql, *self._user, session_id)
+        if known is None:
+            return [None for _ in ids]
+        user, session, head = known
+        self._numbers[session_id] = user, session
+        found: dict[str | None, Saved[int] | None] = {}
+        for id in sorted(ids, key=lambda id: id is not None):  # the newest first: it is often one of the others, too
+            if id not in found:
+                which, values = ("node = ?", (head,)) if id is None else ("session = ? AND id = ?", (session, id))
+                row = one(self._db, f"SELECT node, {_COLUMNS} FROM checkpoint_nodes WHERE {which}", *values)
+                saved = None if row is None else Saved(int(row[0]), _checkpoint((session_id, *row[1:])))
+                found |= {id: saved} if saved is None else {id: saved, saved.checkpoint.id: saved}
+        return [found[id] for id in ids]
 
     async def checkpoints(
         self, session_id: str | None, limit: int | None, matching: Matching[int] | None = None
@@ -140,15 +159,17 @@ class _SqliteSaves(TreePort[int]):
             nodes = (await self.keys(session_id))[:limit]
             return [checkpoint for node in nodes for checkpoint in _checkpoints_at(self._db, node)]
         which, values = ("", ()) if session_id is None else (" AND session_id = ?", (session_id,))
-        before = _UNBOUNDED if matching.before is None else matching.before
-        has = "".join(f" AND {_HAS}" for _ in matching.attributes)
-        found = rows(
-            self._db,
-            f"SELECT session_id, {_COLUMNS} {_SAVED}{which} AND node < ?{has} ORDER BY node DESC LIMIT ?",
-            *(*self._user, *values, before, *chain.from_iterable(matching.attributes.items())),
-            -1 if limit is None else limit,
-        )
-        return [_checkpoint(row) for row in found]
+        last = _UNBOUNDED if matching.before is None else matching.before
+        most = -1 if limit is None else limit
+        if not matching.attributes:
+            sql = f"SELECT session_id, {_COLUMNS} {_SAVED}{which} AND node < ? ORDER BY node DESC LIMIT ?"
+            return [_checkpoint(row) for row in rows(self._db, sql, *self._user, *values, last, most)]
+        # Found by hash in the order of saving, so that no more are read than come; the text decides.
+        first, *others = (attribute_hash(*attribute) for attribute in matching.attributes.items())
+        texts = chain.from_iterable(matching.attributes.items())
+        sql = f"{_INDEXED}{which} AND a.hash = ? AND a.node < ?{_ALSO * len(others)}{_HAS * len(matching.attributes)}"
+        values = (*self._user, *values, first, last, *others, *texts, most)
+        return [_checkpoint(row) for row in rows(self._db, f"{sql} ORDER BY a.node DESC LIMIT ?", *values)]
 
     async def sessions(self, session_id: str | None, limit: int | None) -> list[SavedSession]:
         most = -1 if limit is None else limit
@@ -191,11 +212,7 @@ class _SqliteSaves(TreePort[int]):
 
     async def write(self, checkpoint: Checkpoint, entries: Sequence[LogEntry], parent: int | None) -> None:
         db = self._db
-        sql = "INSERT INTO checkpoint_users (namespace, user_id) VALUES (?, ?)"
-        user = _number(db, _USER, *self._user) or _inserted(db, sql, *self._user)
-        key = (user, checkpoint.session_id)
-        session = _number(db, "SELECT session FROM checkpoint_sessions WHERE user = ? AND session_id = ?", *key)
-        session = session or _inserted(db, "INSERT INTO checkpoint_sessions (user, session_id) VALUES (?, ?)", *key)
+        user, session = self._numbers.get(checkpoint.session_id) or self._numbered(checkpoint.session_id)
 
         def put(part: Part) -> int:
             return _keep(db, user, codec.to_bytes(codec.part_to_dict(part)))
@@ -205,20 +222,34 @@ class _SqliteSaves(TreePort[int]):
                 return {"bytes": _keep(db, user, body)}
             return {"json": _keep(db, user, codec.to_bytes(body))}
 
-        packed = [codec.entry_to_dict(entry, put, put_body) for entry in entries]
+        packed = packing.encoded_entries(entries, put, put_body)
         node = _inserted(
             db,
             f"INSERT INTO checkpoint_nodes (user, parent, session, size, entries, {_COLUMNS}) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            *(user, parent, session, len(packed), codec.to_bytes(packed), *_values(checkpoint)),
+            *(user, parent, session, len(entries), packed, *_values(checkpoint)),
         )
+        if checkpoint.attributes:
+            index_attributes(db, session, node, checkpoint.attributes)
         db.execute("UPDATE checkpoint_sessions SET head = ? WHERE session = ?", (node, session))
+
+    def _numbered(self, session_id: str) -> tuple[int, int]:
+        """The numbers of the user and of a session, which are made where there are none."""
+        db, sql = self._db, "INSERT INTO checkpoint_users (namespace, user_id) VALUES (?, ?)"
+        user = _number(db, _USER, *self._user) or _inserted(db, sql, *self._user)
+        key = (user, session_id)
+        session = _number(db, "SELECT session FROM checkpoint_sessions WHERE user = ? AND session_id = ?", *key)
+        sql = "INSERT INTO checkpoint_sessions (user, session_id) VALUES (?, ?)"
+        return user, session or _inserted(db, sql, *key)
 
     async def drop(self, bare: Sequence[int], gone: Sequence[int]) -> None:
         db, sessions = self._db, set[int]()
+        self._numbers.clear()
         for node in (*bare, *gone):
-            sql = "SELECT session FROM checkpoint_nodes WHERE node = ? AND session IS NOT NULL"
-            sessions |= {int(session) for (session,) in rows(db, sql, node)}
+            sql = "SELECT session, more FROM checkpoint_nodes WHERE node = ? AND session IS NOT NULL"
+            for session, more in rows(db, sql, node):
+                sessions.add(session)
+                _unindex_attributes(db, session, node, more)
         sql = f"UPDATE checkpoint_nodes SET (session, {_COLUMNS}) = ({_NOTHING}) WHERE node = ?"
         db.executemany(sql, [(node,) for node in bare])
         for node in gone:
@@ -258,6 +289,17 @@ def _drop_index(db: Database, session: int | None) -> None:
     """Remove the ids of a session's entries; they are read again when they are asked for."""
     db.execute("DELETE FROM checkpoint_entry_ids WHERE session = ?", (session,))
     db.execute("DELETE FROM checkpoint_indexed WHERE session = ?", (session,))
+
+
+def _unindex_attributes(db: Database, session: int, node: int, more: bytes | None) -> None:
+    """Remove a checkpoint from the index of attributes; what its row says cannot be read is looked for."""
+    try:
+        attributes: dict[str, str] = {} if more is None else codec.from_bytes(more).get("attributes", {})
+        found = [(session, attribute_hash(*attribute), node) for attribute in attributes.items()]
+    except UNREADABLE:
+        db.execute("DELETE FROM checkpoint_attributes WHERE session = ? AND node = ?", (session, node))
+    else:
+        db.executemany("DELETE FROM checkpoint_attributes WHERE session = ? AND hash = ? AND node = ?", found)
 
 
 def _keep(db: Database, user: int, body: bytes) -> int:
@@ -332,6 +374,8 @@ def _unpacked(db: Database, found: Sequence[tuple[bytes]], wanted: LogSlice = AL
             bodies |= _bodies(db, [n for entry in entries if (n := packing.body_number(entry)) is not None])
 
         def get_body(entry: Data) -> JSON | bytes:
+            if "body" in entry:
+                return entry["body"]
             return bodies[entry["bytes"]] if "bytes" in entry else codec.from_bytes(bodies[entry["json"]])
 
         read = get_body if wanted.bodies else packing.no_body

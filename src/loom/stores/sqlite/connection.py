@@ -16,7 +16,7 @@ from loom.core.record import Episode, Fact, Record
 from loom.core.scope import Scope
 from loom.errors import StaleWrite, StoreError, StoreUnavailable, UsageError
 from loom.stores import _sql
-from loom.stores._sql import Dialect, StoredRow
+from loom.stores._sql import Dialect
 from loom.stores.base import DamagedData, damage_at, reading
 
 Durability: TypeAlias = Literal["full", "fast"]
@@ -134,8 +134,9 @@ WRITTEN = (*_sql.COLUMNS, "checksum")
 """The columns that are written with a record."""
 SELECTED = f"{_sql.SELECTED}, r.checksum, r.user"
 
-_CHECKSUM = len(_sql.COLUMNS)
-_USER = _CHECKSUM + 1
+CHECKSUM = len(_sql.COLUMNS)
+"""Where the checksum is in a row of SELECTED; None where an older Loom wrote it."""
+_USER = CHECKSUM + 1
 _ACCESSES = _sql.COLUMNS.index("accesses")
 _MAYBE_INT, _MAYBE_STR = int | None, str | None
 _EPISODE_TYPES = (
@@ -156,7 +157,7 @@ def from_row(row: tuple[Any, ...]) -> Record:
     Raises:
         DamagedData: it is not the row that was written.
     """
-    stored = row[_CHECKSUM]
+    stored = row[CHECKSUM]
     try:
         is_sound = stored is None or stored == checksum(row, row[_USER])
     except (TypeError, ValueError, OverflowError):  # a column is not even of its type
@@ -166,12 +167,6 @@ def from_row(row: tuple[Any, ...]) -> Record:
     if not is_sound:
         raise DamagedData(f"record {row[0]!r} is not what was written")
     return _sql.from_row(row)
-
-
-def unread(row: tuple[Any, ...]) -> Record | StoredRow:
-    """A row that starts with SELECTED, as it is if it is an episode's; from_row() then says whether it is sound."""
-    found = None if row[_CHECKSUM] is None else _sql.unread(row)
-    return from_row(row) if found is None else found
 
 
 def checksum(row: tuple[Any, ...], user: int) -> int:
@@ -186,7 +181,7 @@ def checksum(row: tuple[Any, ...], user: int) -> int:
         confidence = row[23] + 0.0
         line = f"{id}\0{kind}\0{origin}\0{trusted}\0{recorded_at}\0{sources}\0{row[16:23]}\0{confidence}\0{row[24]}"
     else:
-        line = f"{id}\0{kind}\0{text}\0{origin}\0{trusted}\0{row[25:_CHECKSUM]}"
+        line = f"{id}\0{kind}\0{text}\0{origin}\0{trusted}\0{row[25:CHECKSUM]}"
     return crc32(line.encode(), user)
 
 

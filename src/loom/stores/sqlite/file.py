@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from threading import Lock
@@ -21,7 +22,7 @@ from anyio import CapacityLimiter
 from anyio.lowlevel import RunVar
 
 from loom.core.checks import check_text
-from loom.core.threads import renew_lock_after_fork
+from loom.core.threads import in_thread, may_block, renew_lock_after_fork
 from loom.errors import LoomError, StoreError, UsageError
 from loom.stores.sqlite.connection import (
     BUSY_MILLISECONDS,
@@ -323,7 +324,7 @@ class SqliteFile:
         """The writer; opens the file if that was not done."""
         writer = self._writer
         if writer is None or self._is_closed:
-            return await anyio.to_thread.run_sync(self._open)
+            return await in_thread(self._open)
         writer.check_process()
         return writer
 
@@ -332,7 +333,7 @@ class SqliteFile:
         writer = await self.opened()
         if self.is_in_memory:  # another connection would be another database
             return await done(writer.submit(action))
-        return await anyio.to_thread.run_sync(self._readers.run, action, limiter=_limiter())
+        return await in_thread(partial(self._readers.run, action), _limiter)
 
     async def commit(self, action: Callable[[Database], _T]) -> _T:
         """What `action` returns, after the transaction that holds its changes is durable."""
@@ -357,7 +358,7 @@ class SqliteFile:
 
     async def aclose(self) -> None:
         """Finish writing and release the file. Closing twice is allowed."""
-        await anyio.to_thread.run_sync(self._close)
+        await in_thread(self._close)
 
     def _open(self) -> Writer:
         with self._opening:
@@ -391,6 +392,8 @@ class SqliteFile:
 
 async def done(future: Future[_T]) -> _T:
     """Wait for the writer without holding a thread where the event loop allows it."""
+    if may_block():
+        return future.result()
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -30,12 +30,9 @@ from loom.stores._search import (
     MOST,
     OWN,
     READ_AT_ONCE,
-    SKETCH_WORDS,
-    Float32s,
     Numbers,
     Place,
     PostingPart,
-    SketchWords,
     TextChange,
     TurnOrder,
     Vectors,
@@ -44,9 +41,9 @@ from loom.stores._search import (
     joined_run,
     parts_of,
     runs_of,
-    sketched,
     without,
 )
+from loom.stores._sketches import SKETCH_WORDS, Float32s, SketchWords, sketched
 from loom.stores.base import Bound, DamagedData, check_bound, reading
 from loom.stores.sqlite.connection import (
     SELECTED,
@@ -261,21 +258,21 @@ def index_parts(db: Database, user: int, text: str, sizes: Sizes, cache: SearchC
     with reading("the word index"):
         with cache.current(db, user, sizes) as now:
             for (signal, number), counted in now.tail.items():
-                texts, total = lengths.get(signal, (0, 0))
-                lengths[signal] = texts + 1, total + counted.words
+                count, total = lengths.get(signal, (0, 0))
+                lengths[signal] = count + 1, total + counted.words
                 for term in wanted:
                     if times := counted.times.get(term):
                         held[term, signal].append(_ENTRY.pack(number, min(times, MOST), min(counted.words, MOST)))
             chain = now.chain
             if chain.texts:
-                texts, total = lengths.get(AROUND, (0, 0))
-                lengths[AROUND] = texts + chain.texts, total + chain.words
-            for term in wanted:
-                own, head = (b"".join(held.pop((term, signal), ())) for signal in (OWN, HEAD))
-                if own:
-                    held[term, OWN].append(own)
-                    if around := chain.entries(own, head, sizes.size):
-                        held[term, AROUND].append(around)
+                count, total = lengths.get(AROUND, (0, 0))
+                lengths[AROUND] = count + chain.texts, total + chain.words
+            heads = {term: b"".join(held.pop((term, HEAD), ())) for term in wanted}
+            texts = {term: b"".join(own) for term in wanted if (own := held.get((term, OWN)))}
+            around = chain.entries([(own, heads[term]) for term, own in texts.items()], sizes.size)
+            for term, entries in zip(texts, around, strict=True):
+                if entries:
+                    held[term, AROUND].append(entries)
         found = parts_of(held, lengths)
         check_numbers(found, sizes.size)
     return found

@@ -181,9 +181,9 @@ def get(db: Database, user: int, scope: Scope, id: str) -> Record | None:
 
 
 def select(
-    db: Database, user: int, scope: Scope, *, where: Filter | None, after: str | None, limit: int
+    db: Database, user: int, scope: Scope, *, where: Filter | None, after: str | None = None, limit: int | None = None
 ) -> list[Record]:
-    """The records that fit, by id."""
+    """The records that fit, by id; all of them without a limit."""
     sql, values = _listed(db, user, scope, where)
     fits = condition(where)
     start, values = ("", values) if after is None else (" AND r.id > ?", (*values, after))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
-from contextlib import closing, contextmanager
+from collections.abc import Generator, Mapping
+from contextlib import closing, contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import cast
 
 import apsw
 
-from loom.core.codec import check_format
+from loom.core.codec import from_bytes
 from loom.core.scope import Scope
 from loom.errors import FormatTooNew, StoreError
 from loom.stores.sqlite.connection import Database, one, patiently, translate_errors
@@ -204,7 +205,8 @@ def _number(db: Database, name: str) -> int:
 
 # The tables of checkpoints. They stand in a Loom file beside those of memory and know nothing of each other.
 
-FORMAT = 2
+FORMAT = 3
+"""2: recorded entries, the ids of entries. 3: the index of attributes, small values in their entries."""
 _NAME = "checkpoints"
 _PAGE_BYTES = 512
 """A commit writes whole pages, and a save touches a few bytes of many: small pages write and waste the least."""
@@ -268,6 +270,26 @@ CREATE TABLE checkpoint_entry_ids (
 """
 """The ids of the entries of a session's log up to a node, for sessions that were asked for them. Since format 2."""
 
+_ATTRIBUTES_TABLE = """
+CREATE TABLE checkpoint_attributes (
+    session INTEGER NOT NULL,
+    hash INTEGER NOT NULL,
+    node INTEGER NOT NULL,
+    PRIMARY KEY (session, hash, node)
+) WITHOUT ROWID;
+"""
+"""Which checkpoints of a session have an attribute, by the hash of its name and value. Since format 3."""
+_HAVE_ATTRIBUTES = (
+    "SELECT session, node, more FROM checkpoint_nodes "
+    "WHERE session IS NOT NULL AND instr(more, CAST('\"attributes\":' AS BLOB))"
+)
+
+
+def attribute_hash(name: str, value: str) -> int:
+    """64 bits of SHA-256. Enough to find an attribute; whether it is the same one is decided by its text."""
+    both = f"{len(name)}:{name}{value}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(sha256(both).digest()[:8], signed=True)
+
 
 def prepare(path: str, page_bytes: int = _PAGE_BYTES) -> None:
     """Give a file that is not there yet small pages; one that is there keeps its own."""
@@ -300,8 +322,20 @@ def setup(db: Database) -> None:
     """Make the tables where there are none, or bring them to this format; refuse those of a newer Loom."""
     found = one(db, "SELECT value FROM meta WHERE name = ?", _NAME)
     version = 0 if found is None else int(found[0])
-    check_format(version, "the checkpoints of this file")
+    if version > FORMAT:
+        raise FormatTooNew(
+            f"the checkpoints of this file have format {version}, this Loom reads up to {FORMAT}; upgrade Loom"
+        )
     if version == FORMAT:
         return
-    db.execute((_TABLES if version == 0 else "") + _IDS_TABLES)
+    db.execute("".join((_TABLES, _IDS_TABLES, _ATTRIBUTES_TABLE)[version:]))
+    for session, node, more in db.execute(_HAVE_ATTRIBUTES).fetchall():
+        with suppress(ValueError, LookupError, AttributeError):  # what cannot be read is found when it is asked for
+            index_attributes(db, session, node, from_bytes(more)["attributes"])
     db.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (_NAME, str(FORMAT)))
+
+
+def index_attributes(db: Database, session: int, node: int, attributes: Mapping[str, str]) -> None:
+    """Let a checkpoint be found by its attributes."""
+    found = [(session, attribute_hash(*attribute), node) for attribute in attributes.items()]
+    db.executemany("INSERT OR IGNORE INTO checkpoint_attributes VALUES (?, ?, ?)", found)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from math import fsum
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,15 +15,16 @@ from numpy.typing import NDArray
 
 from loom.core.record import Hit, rank_key, scored
 from loom.core.scope import Scope
-from loom.protocols.memory_store import Query, UnreadHit
+from loom.protocols.memory_store import Query
 from loom.stores._search import (
     Floats,
     Numbers,
     PostingPart,
     Scores,
     by_score,
+    signals_of,
     total,
-    why_of,
+    whys,
 )
 from loom.stores._sql import Condition
 from loom.stores.base import reading
@@ -39,7 +40,6 @@ from loom.stores.sqlite.connection import (
     rows,
     seen,
     sizes_of,
-    unread,
 )
 from loom.stores.sqlite.index import NearestVectors, SearchCache, compared, dimension, direction, index_parts
 
@@ -55,6 +55,7 @@ _AHEAD = 4
 
 _Row: TypeAlias = tuple[Any, ...]
 """A row of the table: its columns, the first of which is the id, then which one it is."""
+_ID = itemgetter(0)
 
 
 class _SqliteRequest(NamedTuple):
@@ -81,6 +82,11 @@ class _Rows:
         self.db = db
         self.request = request
         self._read: dict[int, _Row | None] = {}
+
+    def read_first(self, *searches: tuple[Numbers, Scores, int]) -> None:
+        """Read with one statement what several calls of _best() look at first, each given what it is called with."""
+        first = [found[next(by_score(scores, limit + _TO_SPARE), slice(0))] for found, scores, limit in searches]
+        self.of(list({number: None for numbers in first for number in numbers.tolist()}))
 
     def of(self, numbers: Sequence[int]) -> list[_Row | None]:
         """The row of each number; None where it may not be returned."""
@@ -123,43 +129,49 @@ def search_hybrid(
     db: Database, user: int, scope: Scope, query: Query, *, near: int, now: datetime, cache: SearchCache
 ) -> list[Hit]:
     """The best by words and the `near` best by vector, each with its cosine."""
-    hits = (scored(from_row(row), why) for row, why in _both(db, _request(user, scope, query, now), near, cache))
-    return sorted(hits, key=rank_key)
+    found, signals = _both(db, _request(user, scope, query, now), near, cache)
+    return sorted((scored(from_row(row), why) for row, why in zip(found, whys(signals), strict=True)), key=rank_key)
 
 
-def search_unread(
+def search_columns(
     db: Database, user: int, scope: Scope, query: Query, *, near: int, now: datetime, cache: SearchCache
-) -> list[UnreadHit]:
-    """The hits of search_hybrid(), without records of them."""
-    found = list(_both(db, _request(user, scope, query, now), near, cache))
+) -> tuple[list[_Row], dict[str, Floats]]:
+    """The rows of search_hybrid() in its order, and the column of each signal: NaN where it does not speak."""
+    found, signals = _both(db, _request(user, scope, query, now), near, cache)
+    if not found:
+        return [], {}
+    total = np.zeros(len(found))
+    for column in signals.values():
+        total += np.where(np.isnan(column), 0.0, column)
     with reading("the id of a record"):
-        # In the order of rank_key(); no two have one id, so that rows are never compared.
-        best = sorted([(-fsum(why.values()), row[0], row, why) for row, why in found])
-    return [UnreadHit(unread(row), why) for _, _, row, why in best]
+        # In the order of rank_key(); no two have one id, so that places are never compared.
+        order = [place for *_, place in sorted(zip((-total).tolist(), map(_ID, found), range(len(found)), strict=True))]
+    return [found[place] for place in order], {name: column[order] for name, column in signals.items()}
 
 
-def _both(
-    db: Database, request: _SqliteRequest, near: int, cache: SearchCache
-) -> Iterator[tuple[_Row, dict[str, float]]]:
-    """The rows of the best by words and of the `near` best by vector, and what each signal says of them."""
+def _both(db: Database, request: _SqliteRequest, near: int, cache: SearchCache) -> tuple[list[_Row], dict[str, Floats]]:
+    """The rows of the best by words and of the `near` best by vector, and the column of each signal."""
     user, query = request.user, request.query
     assert query.vector is not None
     sizes = sizes_of(db, user)
     size = sizes.size
     parts = index_parts(db, user, query.text, sizes, cache)
-    rows_of = _Rows(db, request)
-    best = _best(rows_of, *_with_score(rows_of, total(parts, size)), query.limit)
     cosines = _near(cache.near(db, user, query.vector), size)
+    rows_of = _Rows(db, request)
+    by_words = _with_score(rows_of, total(parts, size))
     if cosines.is_exact:
-        nearest = _best(rows_of, *_in_scope(rows_of, cosines.numbers, cosines.cosines), near)
+        by_vector = _in_scope(rows_of, cosines.numbers, cosines.cosines)
+        rows_of.read_first((*by_words, query.limit), (*by_vector, near))
+        best, nearest = _best(rows_of, *by_words, query.limit), _best(rows_of, *by_vector, near)
         dense = [PostingPart(DENSE, cosines.numbers, cosines.cosines)]
     else:
         close = np.zeros(size)
+        best = _best(rows_of, *by_words, query.limit)
         nearest, dense = _best_and_near(rows_of, close, cosines, near)
         near_ones = np.concatenate([_numbers(()), *(part.numbers for part in dense)])
         _compared(rows_of, _without(_numbers(best), near_ones, size), close, dense)
     either = list({row[-1]: row for row in (*best, *nearest)}.values())
-    return _explained(either, _of(best, parts, size) + dense, size)
+    return either, signals_of(_numbers(either), _of(best, parts, size) + dense, size)
 
 
 def search_beside(
@@ -283,16 +295,22 @@ def _in_session(db: Database, user: int, scope: Scope) -> Numbers:
 
 
 def _best(rows_of: _Rows, found: Numbers, scores: Scores, limit: int) -> list[_Row]:
-    """The rows of the best that are shown: looks at the best scores first and stops when enough fit."""
-    best_rows: list[tuple[float, str, _Row]] = []
+    """The rows of the best that are shown, in any order: looks at the best scores first, and stops when enough fit."""
+    best: list[_Row] = []
+    values: list[float] = []
     for places in by_score(scores, limit + _TO_SPARE):
-        pairs = zip(scores[places].tolist(), rows_of.of(found[places].tolist()), strict=True)
-        best_rows += [(-score, row[0], row) for score, row in pairs if row is not None]
-        if len(best_rows) >= limit:
+        rows_there = rows_of.of(found[places].tolist())
+        values += [score for score, row in zip(scores[places].tolist(), rows_there, strict=True) if row is not None]
+        best += [row for row in rows_there if row is not None]
+        if len(best) >= limit:
             break
+    if len(best) <= limit:
+        return best
+    last = sorted(values, reverse=True)[limit - 1]
+    ahead = [row for row, value in zip(best, values, strict=True) if value > last]
     with reading("the id of a record"):  # a damaged one may not be text
-        best_rows.sort()  # no two have one id: rows are never compared
-    return [row for _, _, row in best_rows[:limit]]
+        equal = sorted([row for row, value in zip(best, values, strict=True) if value == last], key=_ID)
+    return ahead + equal[: limit - len(ahead)]
 
 
 def _best_by_estimate(
@@ -337,14 +355,9 @@ def _are_ahead(best: list[_Row], total: Floats, candidates: Numbers, limit: int)
     """Whether the best are so far ahead of other candidates that one with a lower estimate hardly belongs to them."""
     if len(best) < limit:
         return False
-    return int(np.count_nonzero(total[candidates] >= total[number_of(best[-1][-1])])) * _AHEAD <= len(candidates)
+    return int(np.count_nonzero(total[candidates] >= total[_numbers(best)].min())) * _AHEAD <= len(candidates)
 
 
 def _hits(best: list[_Row], parts: list[PostingPart], size: int) -> Iterator[Hit]:
-    return (scored(from_row(row), why) for row, why in _explained(best, parts, size))
-
-
-def _explained(best: list[_Row], parts: list[PostingPart], size: int) -> Iterator[tuple[_Row, dict[str, float]]]:
-    """The rows with the score of each signal."""
-    why = why_of([number_of(row[-1]) for row in best], parts, size)
-    return zip(best, why.values(), strict=True)
+    why = whys(signals_of(_numbers(best), parts, size))
+    return (scored(from_row(row), signals) for row, signals in zip(best, why, strict=True))

@@ -7,12 +7,13 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from itertools import islice
 from os import PathLike
 from threading import Lock
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import apsw
 import numpy as np
@@ -25,24 +26,25 @@ from loom.errors import StoreError
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import (
     DeadLetter,
+    HitColumns,
     IndexDifference,
     Job,
     Lease,
     Query,
     SearchKeys,
-    UnreadHit,
-    UnreadHits,
-    UnreadRecord,
+    Together,
 )
 from loom.stores import base
 from loom.stores._record_table import Keys
-from loom.stores._sql import StoredRow
+from loom.stores._sql import NO_HITS, hit_columns
 from loom.stores.base import After, BaseMemoryStore, Bound, LeaseRequest, Owned, Write, Written
 from loom.stores.sqlite import check, index, records, search
 from loom.stores.sqlite.connection import (
+    CHECKSUM,
     SELECTED,
     Database,
     Durability,
+    Row,
     all_users,
     check_epoch,
     condition,
@@ -308,25 +310,30 @@ class SqliteStore(BaseMemoryStore):
 
         return await self._hits(scope, query, _of_user(scope, find, []))
 
-    async def search_unread(self, scope: Scope, query: Query, *, near: int) -> UnreadHits:
+    async def search_columns(self, scope: Scope, query: Query, *, near: int) -> HitColumns:
         """The hits of search_hybrid(), not read."""
         base.check_hybrid(query, near)
         now = self._clock.now()
 
-        def find(db: Database, user: int) -> list[UnreadHit]:
+        def find(db: Database, user: int) -> tuple[list[Row], HitColumns, int | None]:
             index.check_binding(db, self._bound_here)
-            return search.search_unread(db, user, scope, query, near=near, now=now, cache=self._cache)
+            found, signals = search.search_columns(db, user, scope, query, near=near, now=now, cache=self._cache)
+            for row in found:
+                if row[CHECKSUM] is None:  # an older Loom wrote it: only its types can be checked
+                    from_row(row)
+            held = None if scope.session_id else records.count(db, user, scope, None)
+            return found, hit_columns(found, signals, lambda place: from_row(found[place])), held
 
         if self._touches.asked_for_by(query.where):
             await self._commit(self._touches.write)
-        hits = await self._view(_of_user(scope, find, []))
+        found, columns, held = await self._view(_of_user(scope, find, ([], NO_HITS, 0)))
         touches = self._touches.of(scope)
 
-        def read(item: Record | UnreadRecord) -> Record:
+        def read(place: int) -> Record:
             with translate_errors(self._file.path):
-                return _touched(from_row(item.row) if isinstance(item, StoredRow) else cast("Record", item), touches)
+                return _touched(from_row(found[place]), touches)
 
-        return UnreadHits(hits, read)
+        return replace(columns, read=read, held=held)
 
     async def search_beside(self, scope: Scope, query: Query, nearest: Mapping[str, float]) -> tuple[Hit, ...]:
         """The best by words, and those of `nearest` that the query may show, each with its cosine."""
@@ -350,6 +357,19 @@ class SqliteStore(BaseMemoryStore):
             scope, lambda db, user: records.select(db, user, scope, where=where, after=after, limit=limit), []
         )
         return self._touches.shown_on(scope, found)
+
+    async def read_together(self, scope: Scope, *wheres: Filter) -> Together:
+        """The epoch of the scope's user, and the records that fit each filter."""
+        if any(map(self._touches.asked_for_by, wheres)):
+            await self._commit(self._touches.write)
+
+        def read(db: Database) -> Together:
+            user = find_user(db, scope)
+            found = [[] if user is None else records.select(db, user, scope, where=where) for where in wheres]
+            return Together(epoch_of(db, scope), found)
+
+        epoch, lists = await self._view(read)
+        return Together(epoch, [self._touches.shown_on(scope, found) for found in lists])
 
     async def _count(self, scope: Scope, where: Filter | None) -> int:
         if self._touches.asked_for_by(where):

@@ -11,12 +11,15 @@ from typing import Any, Protocol, TypeAlias, cast
 
 import pytest
 
+from loom.core.clock import to_micros
 from loom.core.filter import Eq
 from loom.core.record import Episode, Hit, Layer, Record, rank_key
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, NotFound, StaleWrite, StoreConflict, UsageError
 from loom.protocols.memory_store import (
+    ColumnSearch,
     ExportsKeys,
+    HitColumns,
     HybridSearch,
     KeepsJobs,
     KeepsKeys,
@@ -25,12 +28,11 @@ from loom.protocols.memory_store import (
     PrimaryStore,
     Prunes,
     Query,
+    ReadsTogether,
     Reembeds,
     SearchKeys,
     Store,
     Touches,
-    UnreadRecord,
-    UnreadSearch,
     WritesVectors,
 )
 from loom.testing.conformance.suite import (
@@ -335,6 +337,10 @@ _WORDS = ("tea", "zeppelin", "harbour", "piano", "green", "walk", "seven", "lett
 _ALL = 1000
 
 
+class _TogetherStore(Store, ReadsTogether, Protocol):
+    """A store that keeps jobs, and answers several reads from one moment."""
+
+
 class _BothStore(MemoryStore, KeepsKeys, KeepsVectors, HybridSearch, Protocol):
     """A memory store with native hybrid search."""
 
@@ -400,18 +406,27 @@ async def _check(store: _BothStore, scope: Scope, query: Query, *, near: int) ->
         expected = {signal: score for why in parts for signal, score in why.items()}
         assert dict(hit.why) == pytest.approx(expected, abs=1e-5)
         assert hit.score == pytest.approx(sum(expected.values()), abs=1e-4)
-    if isinstance(store, UnreadSearch):
-        unread = await store.search_unread(scope, query, near=near)
-        assert [(unread.read(hit.item), dict(hit.why)) for hit in unread.hits] == [(h.item, dict(h.why)) for h in found]
-        assert [_glance(hit.item) for hit in unread.hits] == [_glance(unread.read(hit.item)) for hit in unread.hits]
+    if isinstance(store, ColumnSearch):
+        columns = await store.search_columns(scope, query, near=near)
+        assert [columns.read(place) for place in range(len(columns))] == [hit.item for hit in found]
+        for place, hit in enumerate(found):
+            why = {name: column[place] for name, column in columns.signals.items() if column[place] == column[place]}
+            assert why == dict(hit.why)
+            assert _row(columns, place) == _glance(cast("Record", hit.item))
 
 
-def _glance(item: Record | UnreadRecord) -> tuple[object, ...]:
-    """What an unread record tells."""
-    if item.kind != Episode.kind:
-        return item.id, item.kind, item.text
-    names = ("id", "kind", "text", "speaker", "session_id", "at", "provenance")
-    return (*(getattr(item, name) for name in names), dict(cast("Episode", item).attributes))
+def _row(columns: HitColumns, place: int) -> tuple[object, ...]:
+    """What columns tell of a record."""
+    names = ("ids", "kinds", "texts", "origins", "speakers", "sessions", "times", "attributes")
+    return tuple(getattr(columns, name)[place] for name in names)
+
+
+def _glance(record: Record) -> tuple[object, ...]:
+    """The same of the record itself."""
+    head = (record.id, record.kind, record.text, record.provenance.origin)
+    if not isinstance(record, Episode):
+        return (*head, None, None, None, {})
+    return (*head, record.speaker, record.session_id, to_micros(record.at), record.attributes)
 
 
 def _by_id(hits: tuple[Hit, ...]) -> dict[str, Hit]:
@@ -565,6 +580,18 @@ _OTHER_CHANGES: dict[str, _Change] = {
 @needs(KeepsJobs)
 class EpochLaws:
     """The laws of a read, a computation and a write that depends on both."""
+
+    @needs(ReadsTogether)
+    async def test_reads_of_one_moment_are_those_of_single_calls(self, store: _TogetherStore) -> None:
+        """All records that fit each filter, of one user, and the epoch of that user."""
+        await _filled(store)
+        await store.put(BOB, an_episode("of bob"))
+        wheres = (Eq("kind", "episode"), Eq("kind", "fact"), Eq("id", "nothing"))
+        for scope in (ALICE, BOB):
+            found = await store.read_together(scope, *wheres)
+            assert found.epoch == await store.epoch(scope)
+            single = [await store.list(scope, where=where) for where in wheres]
+            assert [list(records) for records in found.lists] == [list(records) for records in single]
 
     @pytest.mark.parametrize("name", _REMOVALS)
     async def test_a_write_prepared_before_a_removal_is_refused(self, store: Store, name: str) -> None:

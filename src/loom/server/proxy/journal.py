@@ -10,12 +10,12 @@ import json
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import anyio
 import httpx2
@@ -30,6 +30,7 @@ from loom.core.scope import Scope
 from loom.core.window import Block, PrefixChain
 from loom.errors import LoomError
 from loom.protocols.checkpoint_store import CheckpointStore
+from loom.server.proxy.features import Prepared
 from loom.session.journal import REQUEST, CacheLoss, Journal, PendingRequest, Purpose, read_less
 from loom.text.tokens import counter_for
 from loom.traces.request import read_request, read_usage
@@ -73,6 +74,8 @@ class Call:
     is_whole: bool = False
     error: str | None = None
     size: int = 0
+    prepared: Prepared | None = None
+    """What the features did to the request."""
 
     def add(self, chunk: bytes) -> None:
         """One more piece of the answer."""
@@ -109,6 +112,14 @@ class _Past:
     """The blocks of the requests, so that what comes again is not counted again."""
 
 
+class Behind(Protocol):
+    """What is done with an answer when the program has it."""
+
+    def __call__(self, prepared: Prepared, reply: bytes, *, is_stream: bool) -> Awaitable[None]:
+        """Read the answer to a request."""
+        ...
+
+
 class _OneRecord(Journal):
     """Takes the record of one call, for a log that other processes may be writing too."""
 
@@ -124,8 +135,10 @@ class _OneRecord(Journal):
 class ProxyJournal:
     """Records calls in the logs of their conversations."""
 
-    def __init__(self, store: CheckpointStore) -> None:
+    def __init__(self, store: CheckpointStore, behind: Behind | None = None) -> None:
+        """`behind` is called with each answer that came whole, when it is recorded."""
         self._store = store
+        self._behind = behind
         self._ids = RecordIds()
         self._past: OrderedDict[Scope, _Past] = OrderedDict()
         self._queue, self._calls = anyio.create_memory_object_stream[Call](_WAITING_CALLS)
@@ -175,6 +188,8 @@ class ProxyJournal:
         try:
             scope, values = await anyio.to_thread.run_sync(self._read, call)
             await self._store.append(scope, [Recorded(self._ids.next_id(), call.at, REQUEST, values)])
+            if self._behind is not None and call.prepared is not None and call.is_whole and call.status == 200:
+                await self._behind(call.prepared, _reply_of(call), is_stream=_is_stream(call))
         except Exception as error:  # noqa: BLE001 - a call was answered already; its record must not end the proxy
             text = str(error) if isinstance(error, LoomError) else type(error).__name__
             _log.warning("a call to %s could not be recorded: %s", call.upstream, text)
@@ -203,6 +218,8 @@ class ProxyJournal:
             _answered(pending, usage, call.at, _Prompt(answer, info, chain), past)
         if error is not None:
             record.values["error"] = error
+        if call.prepared is not None and call.prepared.record:
+            record.values["proxy"] = call.prepared.record
         return scope, {"turn": _turn(body), **record.values}
 
     def _remembered(self, scope: Scope) -> _Past:
@@ -325,10 +342,19 @@ def _read_answer(call: Call) -> _Answer:
     encoding = {name.lower(): value for name, value in call.reply_headers}.get(b"content-encoding", b"identity")
     if raw and data in {raw, b""} and encoding != b"identity":
         _log.warning("the usage of an answer in %s cannot be read; %s", encoding.decode("latin-1"), _ENCODINGS)
-    kind = {name.lower(): value for name, value in call.reply_headers}.get(b"content-type", b"")
-    for found in _events(data) if kind.startswith(b"text/event-stream") else [_object(data)]:
+    for found in _events(data) if _is_stream(call) else [_object(data)]:
         _take(answer, found)
     return answer
+
+
+def _is_stream(call: Call) -> bool:
+    kind = {name.lower(): value for name, value in call.reply_headers}.get(b"content-type", b"")
+    return kind.startswith(b"text/event-stream")
+
+
+def _reply_of(call: Call) -> bytes:
+    """The answer, without its encoding; empty where it is too long to be kept."""
+    return _decoded(b"".join(call.reply), call.reply_headers) if call.size <= _REPLY_BYTES else b""
 
 
 def _events(data: bytes) -> Iterator[dict[str, Any]]:
@@ -372,6 +398,11 @@ def _items(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [_table(item) for item in cast("list[object]", given)] if isinstance(given, list) else []
 
 
+def session_of_body(body: bytes) -> str:
+    """The conversation of a request that names none."""
+    return _session_of(_object(body))
+
+
 def _session_of(body: Mapping[str, Any]) -> str:
     """A conversation of its own for each first message of a user, which every later request repeats."""
     first = next((item.get("content") for item in _items(body) if item.get("role") == "user"), None)
@@ -380,7 +411,9 @@ def _session_of(body: Mapping[str, Any]) -> str:
     parts = cast("list[object]", first) if isinstance(first, list) else []
     # Markers move from request to request, and a text may stand alone or in a block.
     plain = [{k: v for k, v in _table(p).items() if k not in {"cache_control", "type"}} for p in parts]
-    text = json.dumps(plain, sort_keys=True, ensure_ascii=True)
+    # Claude Code names its session here; a subagent has the same one, and other first words.
+    named = _object(_text(_table(body.get("metadata")).get("user_id"))).get("session_id")
+    text = json.dumps([plain, named] if named else plain, sort_keys=True, ensure_ascii=True)
     return f"proxy-{sha256(text.encode()).hexdigest()[:_SESSION_DIGITS]}"
 
 

@@ -1,8 +1,9 @@
-"""`loom proxy`: the calls of other programs, passed on to their providers byte by byte, and recorded.
+"""The calls of other programs, passed on to their providers byte by byte, and recorded.
 
-What arrives is what is sent, and what comes back is what is answered: bodies, status codes and all headers but those
-that belong to one connection. Nothing is tried again, and where a client hangs up its call to the provider ends. The
-address of a provider is never taken from a request. Keys pass through: they are neither kept nor logged.
+With no feature chosen, what arrives is what is sent, and what comes back is what is answered: bodies, status codes and
+all headers but those that belong to one connection. Nothing is tried again, and where a client hangs up its call to the
+provider ends. The address of a provider is never taken from a request. Keys pass through: they are neither kept nor
+logged.
 """
 
 from __future__ import annotations
@@ -20,20 +21,24 @@ from anyio.lowlevel import checkpoint
 
 from loom.core.clock import Clock, SystemClock
 from loom.core.scope import Scope as Owner
-from loom.errors import MissingExtra, UsageError
+from loom.errors import MissingExtra, NotFound, UsageError
 from loom.protocols.checkpoint_store import CheckpointStore
 from loom.server.tokens import ANYBODY, Token, TokenFile
 
 try:
     import httpx2
     import uvicorn
+    from starlette.requests import Request
+    from starlette.responses import Response
     from starlette.routing import Route, Router
 
     from loom.server.http.guard import LOOPBACK, App, Counts, Gate, Limits, Receive, Refusal, Scope, Send
 except ImportError as error:
     raise MissingExtra("loom proxy", "server") from error
 
-from loom.server.proxy_journal import Call, ProxyJournal
+from loom.server.proxy.features import Arrived, Features, RequestEditor, read_result
+from loom.server.proxy.journal import Call, ProxyJournal, session_of_body
+from loom.server.proxy.tool_results import READ, how_to_read
 
 _log = logging.getLogger(__name__)
 
@@ -93,6 +98,7 @@ async def open_proxy(
     upstreams: Mapping[str, str] = UPSTREAMS,
     *,
     checkpoints: CheckpointStore | None = None,
+    features: Features | None = None,
     namespace: str = "default",
     tokens: TokenFile | None = None,
     needs_token: bool = False,
@@ -105,6 +111,7 @@ async def open_proxy(
         upstreams: where to send to, by name. `/v1/messages` goes to `anthropic`, the paths of OpenAI to `openai`, and
             `/NAME/v1/...` to any of them.
         checkpoints: where calls are recorded; None records nothing.
+        features: what is done to requests; nothing if not given.
         namespace: the namespace of callers without a token.
         tokens: who may call; a token is needed as soon as there is any, and always with `needs_token`.
         needs_token: whether nobody is let in without one.
@@ -114,14 +121,18 @@ async def open_proxy(
     doorman = _Doorman(namespace, tokens, needs_token=needs_token)
     clock = clock or SystemClock()
     async with AsyncExitStack() as stack:
+        editor = RequestEditor(features, checkpoints, clock) if features is not None and features.any else None
         journal = None
         if checkpoints is not None:
-            journal = await stack.enter_async_context(ProxyJournal(checkpoints).running())
-        routes: list[Route] = []
+            behind = editor.remember if editor is not None else None
+            journal = await stack.enter_async_context(ProxyJournal(checkpoints, behind).running())
+        routes = [Route("/loom/results/{id}", _Results(checkpoints, doorman), methods=["GET"])]
         for name, url in upstreams.items():
             transport = await stack.enter_async_context(_transport(url))
             for path, owner in _PATHS.items():
-                door = _Door(name, url, path, transport=transport, doorman=doorman, journal=journal, clock=clock)
+                door = _Door(
+                    name, url, path, transport=transport, doorman=doorman, journal=journal, clock=clock, editor=editor
+                )
                 routes += [Route(at, door, methods=["POST"]) for at in (f"/{name}{path}", path)[: 1 + (owner == name)]]
         yield Gate(
             Router(routes, default=_unknown, redirect_slashes=False),
@@ -174,6 +185,12 @@ class _Doorman:
             raise Refusal(403, "forbidden", "this token does not allow that", "use one with the right, for this user")
         return owner
 
+    def how_to_read(self, headers: Mapping[bytes, bytes], owner: Owner) -> str:
+        """The command that reads a stored result: of this proxy, unless that would need the token in it."""
+        if self._token(headers) is not ANYBODY:
+            return READ
+        return how_to_read(headers.get(b"host", b"").decode("latin-1"), owner.user_id, _DEFAULT_USER)
+
     def _token(self, headers: Mapping[bytes, bytes]) -> Token:
         if self._tokens is None or (not self._needs_token and not self._tokens.tokens()):
             return ANYBODY
@@ -204,11 +221,13 @@ class _Door:
         doorman: _Doorman,
         journal: ProxyJournal | None,
         clock: Clock,
+        editor: RequestEditor | None,
     ) -> None:
         self._name, self._path, self._url = name, path, url + path
         self._target = (urlsplit(url).path + path).encode()
         self._transport, self._doorman, self._clock = transport, doorman, clock
         self._journal = None if path == _COUNTING else journal  # counting calls no model
+        self._editor = None if path == _COUNTING else editor
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one call on, and its answer back, until either side is done."""
@@ -217,8 +236,16 @@ class _Door:
         body = await _whole(receive)
         if body is None:
             return
+        encoding = dict(headers).get(b"content-encoding", b"")
+        now = self._clock.now()
+        prepared = None
+        if self._editor is not None and encoding in {b"", b"identity"}:
+            named = owner if owner.session_id else owner.for_session(session_of_body(body))
+            read = self._doorman.how_to_read(dict(headers), named)
+            prepared = await self._editor.prepare(Arrived(named, self._name, self._path, body, now, read))
+            owner, body = named, prepared.body
         request = self._request(headers, scope.get("query_string", b""), body)
-        call = Call(owner, self._name, self._path, self._clock.now(), body, dict(headers).get(b"content-encoding", b""))
+        call = Call(owner, self._name, self._path, now, body, encoding, prepared=prepared)
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_cancel_when_gone, receive, tasks.cancel_scope)
@@ -227,11 +254,16 @@ class _Door:
         except* Refusal as refused:
             raise refused.exceptions[0] from None
         finally:
+            if prepared is not None:
+                prepared.commit(call.status is not None and call.status < 300)
             if self._journal is not None:
                 self._journal.put(call)
 
     def _request(self, headers: list[tuple[bytes, bytes]], query: bytes, body: bytes) -> httpx2.Request:
         sent = [pair for pair in _passed_on(headers, _NOT_SENT) if not pair[0].startswith(_OWN)]
+        if self._editor is not None:
+            length = (b"content-length", b"%d" % len(body))
+            sent = [length if name.lower() == b"content-length" else (name, value) for name, value in sent]
         target = self._target + (b"?" + query if query else b"")
         extensions = {"timeout": _TIMEOUT, "target": target}  # the target as it arrived, not as a URL is written here
         return httpx2.Request("POST", self._url, headers=sent, content=body, extensions=extensions)
@@ -245,8 +277,9 @@ class _Door:
             raise _unreachable(self._name, error) from error
         call.status, call.reply_headers = response.status_code, list(response.headers.raw)
         started = {"type": "http.response.start", "status": response.status_code}
+        added = call.prepared.headers if call.prepared is not None else []
         try:
-            await send({**started, "headers": [*_passed_on(response.headers.raw, _OF_ONE_CONNECTION)]})
+            await send({**started, "headers": [*_passed_on(response.headers.raw, _OF_ONE_CONNECTION), *added]})
             async for chunk in response.aiter_raw():
                 call.add(chunk)
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
@@ -260,6 +293,43 @@ class _Door:
         finally:
             with anyio.CancelScope(shield=True), suppress(httpx2.TransportError):
                 await response.aclose()
+
+
+class _Results:
+    """The whole of what was shortened or compacted, for the user that it was sent for."""
+
+    def __init__(self, store: CheckpointStore | None, doorman: _Doorman) -> None:
+        self._store, self._doorman = store, doorman
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with the text, or with some lines of it."""
+        request = Request(scope, receive)
+        owner = self._doorman.owner(dict(scope["headers"])).for_user()
+        if self._store is None:
+            raise Refusal(404, "not_found", "nothing is recorded here", "start the proxy without --no-journal")
+        try:
+            text = await read_result(self._store, owner, request.path_params["id"])
+            shown = lines_of(text, request.query_params.get("lines"))
+        except NotFound as error:
+            raise Refusal(404, "not_found", str(error), "see the end of the shortened result for its id") from error
+        except UsageError as error:
+            raise Refusal(422, "invalid", str(error), "write it as lines=10-60") from error
+        kind = {"content-type": "text/plain; charset=utf-8"}
+        await Response(shown.encode("utf-8", "replace"), headers=kind)(scope, receive, send)
+
+
+def lines_of(text: str, wanted: str | None) -> str:
+    """Some lines of a text, as in `10-60`, or all of it.
+
+    Raises:
+        UsageError: they are not two numbers.
+    """
+    if wanted is None:
+        return text
+    found = re.fullmatch(r"(\d{1,9})-(\d{1,9})", wanted)
+    if found is None:
+        raise UsageError(f"lines {wanted!r} are not two numbers, as in 10-60")
+    return "\n".join(text.split("\n")[max(0, int(found[1]) - 1) : int(found[2])])
 
 
 def _unreachable(name: str, error: httpx2.TransportError) -> Refusal:
