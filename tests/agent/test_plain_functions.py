@@ -158,6 +158,16 @@ def context(run: RunContext, query: str) -> None:
     """Wants what no model can send."""
 
 
+def pieces(query: str) -> Any:
+    """Yields."""
+    yield query
+
+
+async def later_pieces(query: str) -> Any:
+    """Yields later."""
+    yield query
+
+
 class Odd:
     """Has no schema."""
 
@@ -175,6 +185,8 @@ def odd(thing: Odd) -> None:
         ([unknown], "parameter 'query' of unknown has no type hint.*write `query: str`"),
         ([half], "parameter 'limit' of half has no type hint.*write `limit: int`"),
         ([context], r"no model can send; leave it out, and call get_run_context\(\)"),
+        ([pieces], "pieces is a generator.*return text or a list"),
+        ([later_pieces], "later_pieces is a generator"),
         ([odd], "cannot be told of the types of odd"),
         ([lambda: 1], r"cannot be called '<lambda>'; name it with tool\(name=...\)\(function\)"),
         ([Shop.stock], "stock is a method; give the tool of an instance"),

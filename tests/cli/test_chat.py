@@ -203,6 +203,13 @@ def test_the_memory_of_a_chat_is_that_of_the_other_commands(chat, tmp_path):
     assert "I live in Oslo." in listed
 
 
+def test_conversations_are_found_beside_the_memory_that_the_environment_names(chat, tmp_path):
+    chat("I live in Oslo.", "--memory", "sqlite:./other.db")
+    env = {name: value for name, value in os.environ.items() if not name.startswith("LOOM_")}
+    env["LOOM_MEMORY"] = "composite:?primary=sqlite:./other.db"
+    assert "I live in Oslo." in run_loom([LOOM, "session", "list"], cwd=tmp_path, env=env).stdout
+
+
 def test_conversations_are_listed_by_their_first_words(chat):
     chat("I live in Oslo.", "--session", "one")
     done = chat(lines=["My sister Anna has a boat.\tIt is blue.", "And a dog.", "/sessions"])

@@ -30,7 +30,10 @@ app = typer.Typer(help="Show saved conversations, go back in them, fork and comp
 Store = Annotated[
     str,
     typer.Option(
-        "--store", "--url", help="The store of sessions: sqlite:PATH or files:FOLDER.", envvar="LOOM_SESSIONS"
+        "--store",
+        "--url",
+        help="The store of sessions: sqlite:PATH or files:FOLDER, or the memory that they are beside.",
+        envvar=["LOOM_SESSIONS", "LOOM_MEMORY"],
     ),
 ]
 User = Annotated[str, typer.Option("--user", help="The user of the conversations.", envvar="LOOM_USER")]
@@ -46,10 +49,11 @@ _WORDS = 60
 def _run(store: str, work: Callable[[CheckpointStore], Awaitable[_T]]) -> _T:
     """Run work on a store that must exist already."""
     from loom.engine.open import open_checkpoints
-    from loom.engine.urls import check_is_there
+    from loom.engine.urls import check_is_there, sessions_place
 
-    opened = open_checkpoints(store)
-    check_is_there(store)
+    place = sessions_place(store) or store
+    opened = open_checkpoints(place)
+    check_is_there(place)
     return run_and_close(opened, work)
 
 

@@ -437,6 +437,8 @@ def as_tool(given: Tool | Callable[..., Any]) -> Tool:
         raise UsageError(f"{given.__name__} is a class, not a tool; give an instance of it, or a function")
     if isinstance(given, Tool):
         return given
+    if inspect.isgeneratorfunction(given) or inspect.isasyncgenfunction(given):
+        raise UsageError(f"{given.__name__} is a generator, and a model reads one answer; return text or a list")
     if callable(given):
         made = FunctionTool(given)
         made.check_is_bound()
