@@ -56,7 +56,7 @@ _TABLE = """
     loom.knowledge.loaders: Loaded load_file load_folder
     loom.knowledge.vector: VectorKnowledgeBase
     loom.memory._editing: RecordKind
-    loom.memory._facts.instructions: Instructed Profile Standing StandingItem Unconfirmed
+    loom.memory._facts.instructions: Instructed Overview Profile Standing StandingItem Unconfirmed
     loom.memory._history: TextHistory TextVersion
     loom.memory._upkeep.explain: EventKind Explained Timeline TimelineEvent
     loom.memory._write.extract_llm: LlmExtractor

@@ -185,6 +185,7 @@ from loom.knowledge.loaders import load_folder as load_folder
 from loom.knowledge.vector import VectorKnowledgeBase as VectorKnowledgeBase
 from loom.memory._editing import RecordKind as RecordKind
 from loom.memory._facts.instructions import Instructed as Instructed
+from loom.memory._facts.instructions import Overview as Overview
 from loom.memory._facts.instructions import Profile as Profile
 from loom.memory._facts.instructions import Standing as Standing
 from loom.memory._facts.instructions import StandingItem as StandingItem
