@@ -18,7 +18,7 @@ from loom.stores._packed import LogSlice
 from loom.stores._sql import to_micros
 from loom.stores.base import DamagedData, reading
 from loom.stores.checkpoints import Action, BaseCheckpointStore, CheckpointPort, Matching, Removed, Saved, T
-from loom.stores.redis.cluster import Place
+from loom.stores.redis.cluster import RedisPlace
 from loom.stores.redis.connection import Argument, Guarantees, RedisConnection
 from loom.stores.redis.schema import USER_KEYS, CheckpointNames, id_bytes, session_name, store_names
 from loom.stores.redis.store import FILES, server_labels
@@ -389,7 +389,7 @@ class RedisCheckpointStore(BaseCheckpointStore):
         super().__init__(clock)
         if ttl is not None and ttl < timedelta(milliseconds=1):
             raise UsageError(f"sessions with ttl={ttl} are over at once; give at least a millisecond, or None")
-        place = Place.of(url, prefix)
+        place = RedisPlace.of(url, prefix)
         store_names(place.prefix, place.buckets)  # refuses a prefix that a cluster would misread
         names = CheckpointNames(place.prefix, place.buckets)
         self._link = place.connect(durable=durable, format_key=names.format, timeout=timeout)

@@ -85,7 +85,7 @@ def is_cluster(url: str) -> bool:
 
 
 def slot_of(key: str) -> int:
-    """The slot of a key: of what stands between its first braces, or of all of it."""
+    """The slot of a key: of the text between its first braces, or of all of it."""
     start = key.find("{")
     end = key.find("}", start + 2) if start >= 0 else -1
     return crc_hqx((key[start + 1 : end] if end > 0 else key).encode(), 0) % SLOTS
@@ -476,7 +476,7 @@ def _try_again() -> type[Exception]:
     return TryAgainError
 
 
-class Place(NamedTuple):
+class RedisPlace(NamedTuple):
     """Where a store is: the URL of a server or a cluster, and how its keys start there.
 
     `buckets` is None on a single server.
@@ -487,12 +487,12 @@ class Place(NamedTuple):
     buckets: int | None
 
     @staticmethod
-    def of(url: str, prefix: str | None) -> Place:
+    def of(url: str, prefix: str | None) -> RedisPlace:
         """The place that a URL names; a prefix that is given beside it counts more than its own."""
         said = split(url)[1]
         chosen = prefix if prefix is not None else _PREFIX if said.prefix is None else said.prefix
         check_text(chosen, "the prefix of a Redis store")
-        return Place(url, chosen, said.buckets if is_cluster(url) else None)
+        return RedisPlace(url, chosen, said.buckets if is_cluster(url) else None)
 
     def connect(self, *, durable: bool | None, format_key: str, timeout: float) -> RedisConnection:
         """The connection to the server or the cluster."""

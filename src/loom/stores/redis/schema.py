@@ -146,7 +146,7 @@ def bucket_number(digest: str, buckets: int) -> int:
 def bucket_prefix(prefix: str, number: int, buckets: int) -> str:
     """How the keys of a bucket start.
 
-    What stands in the braces is chosen so that buckets lie evenly over the slots: servers with equal shares of the
+    The text in the braces is chosen so that buckets lie evenly over the slots: servers with equal shares of the
     slots have equal shares of the buckets.
     """
     first, end = number * SLOTS // buckets, (number + 1) * SLOTS // buckets

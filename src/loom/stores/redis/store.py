@@ -21,7 +21,7 @@ from loom.stores import _search as index_search
 from loom.stores._record_table import UserRecords, sees, unit_vector
 from loom.stores.base import Bound, LeaseRequest, LocalSearchStore, Write, Written, embedder_label
 from loom.stores.redis import records, schema
-from loom.stores.redis.cluster import Place
+from loom.stores.redis.cluster import RedisPlace
 from loom.stores.redis.connection import FORMAT, Guarantees, Ttl
 from loom.stores.redis.records import TRIES, Transaction
 from loom.stores.redis.schema import BIND, FORGET, REBIND, Binding, Retention, StoreNames, id_bytes
@@ -112,7 +112,7 @@ class RedisStore(LocalSearchStore):
         ttl: Ttl | None = None,
     ) -> None:
         super().__init__(clock=clock)
-        place = Place.of(url, prefix)
+        place = RedisPlace.of(url, prefix)
         self._names = schema.store_names(place.prefix, place.buckets)
         self._link = place.connect(durable=durable, format_key=self._names.format, timeout=timeout)
         self._retention = Retention(self._link.said.ttl if ttl is None else ttl, self._clock)
