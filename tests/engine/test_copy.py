@@ -73,9 +73,16 @@ async def are_equal(one, other):
         assert [kind for kind in await compare_user(one, other, user) if not kind.is_equal] == []
 
 
-async def test_there_and_back_through_every_engine(tmp_path, postgres_url, redis_url):
-    """SQLite to Postgres to Redis to Qdrant over SQLite to SQLite; the end has the same digests as the beginning."""
-    places = [postgres_url, redis_url, f"qdrant:{tmp_path}/vectors", f"sqlite:{tmp_path}/last.db"]
+async def test_there_and_back_through_every_engine(tmp_path, postgres_url, redis_url, cluster_url):
+    """SQLite to Postgres to Redis to a cluster and so on to SQLite; the end has the same digests as the beginning."""
+    places = [
+        postgres_url,
+        redis_url,
+        f"{cluster_url}?prefix=there",
+        f"{redis_url}?prefix=back",
+        f"qdrant:{tmp_path}/vectors",
+        f"sqlite:{tmp_path}/last.db",
+    ]
     first = await filled(SqliteStore(tmp_path / "first.db"))
     source = first
     for place in places:

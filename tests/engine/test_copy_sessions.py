@@ -58,10 +58,11 @@ async def are_equal(one, other):
             assert await one.history(scope, checkpoint.id) == await other.history(scope, checkpoint.id)
 
 
-async def test_there_and_back_through_every_engine(tmp_path, postgres_url, redis_url):
+async def test_there_and_back_through_every_engine(tmp_path, postgres_url, redis_url, cluster_url):
     first = await filled(SqliteCheckpointStore(tmp_path / "first.db"))
     source = first
-    for place in (postgres_url, redis_url, f"files:{tmp_path}/files", f"sqlite:{tmp_path}/last.db"):
+    cluster = (f"{cluster_url}?prefix=there", f"{redis_url}?prefix=back")
+    for place in (postgres_url, redis_url, *cluster, f"files:{tmp_path}/files", f"sqlite:{tmp_path}/last.db"):
         target = open_checkpoints(place)
         for user in USERS:
             assert await copy_sessions(source, target, user)

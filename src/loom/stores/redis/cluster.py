@@ -85,7 +85,7 @@ def is_cluster(url: str) -> bool:
 
 
 def slot_of(key: str) -> int:
-    """The slot of a key: of what is between its first braces, or of all of it."""
+    """The slot of a key: of the text between its first braces, or of all of it."""
     start = key.find("{")
     end = key.find("}", start + 2) if start >= 0 else -1
     return crc_hqx((key[start + 1 : end] if end > 0 else key).encode(), 0) % SLOTS

@@ -250,7 +250,7 @@ async def _due(link: RedisConnection, names: StoreNames, asked: LeaseRequest) ->
         return _oldest_first(await of_scope(link, names.user(asked.scope), asked.scope), asked)
     start, page = 0, asked.limit if asked.kinds is None else max(asked.limit, _PAGE)
     due: dict[tuple[Scope, str], tuple[bytes, HeldJob]] = {}
-    seen: list[_NamedJob] = []
+    seen: list[_WaitingJob] = []
     while True:
         free, late, is_more = await _waiting(link, names.buckets, to_micros(asked.now), start, page)
         # Each bucket may have a page of them, and the oldest of all come first.
@@ -267,7 +267,7 @@ async def _due(link: RedisConnection, names: StoreNames, asked: LeaseRequest) ->
         seen = named
 
 
-class _NamedJob(NamedTuple):
+class _WaitingJob(NamedTuple):
     """A job that waits: since when, its name among those of all users, and where it is stored."""
 
     since: float
@@ -278,7 +278,7 @@ class _NamedJob(NamedTuple):
 
 async def _waiting(
     link: RedisConnection, buckets: Sequence[StoreNames], end: int, start: int, page: int
-) -> tuple[list[_NamedJob], list[_NamedJob], bool]:
+) -> tuple[list[_WaitingJob], list[_WaitingJob], bool]:
     """Of each bucket a page of the jobs that are free, and all whose lease ran out; and whether more are free."""
     # Scores are floats, exact to the year 2255; what is read is compared once more in full.
     asked = ("-inf", end, "WITHSCORES")
@@ -291,13 +291,13 @@ async def _waiting(
     return _named(buckets, free), _named(buckets, late), any(len(found) == 2 * page for found in free)
 
 
-def _named(buckets: Sequence[StoreNames], found: Sequence[Sequence[bytes]]) -> list[_NamedJob]:
+def _named(buckets: Sequence[StoreNames], found: Sequence[Sequence[bytes]]) -> list[_WaitingJob]:
     """The jobs of all buckets, those that have waited for longest first."""
-    named: list[_NamedJob] = []
+    named: list[_WaitingJob] = []
     for bucket, members in zip(buckets, found, strict=True):
         for member, since in zip(members[::2], members[1::2], strict=True):
             id, digest = schema.of_member(member.decode())
-            named.append(_NamedJob(float(since), member, bucket.of_digest(digest).jobs, id))
+            named.append(_WaitingJob(float(since), member, bucket.of_digest(digest).jobs, id))
     return sorted(named)
 
 
