@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -29,7 +29,7 @@ class AgentConfig:
     """The four layers of its memory, on the application's store; or whatever an Agent takes as its memory."""
     model: str | Model | None = None
     """The application's model if not given."""
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[Tool | Callable[..., Any], ...] = ()
     facts: Facts = "auto"
     """How it finds facts in what is said; see Agent."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
@@ -53,7 +53,7 @@ class LoomApp:
         *,
         model: str | Model | None = None,
         url: str | Mapping[str, Any] | Memory = "inmemory",
-        tools: Iterable[Tool] = (),
+        tools: Iterable[Tool | Callable[..., Any]] = (),
     ) -> None:
         """Make an application.
 

@@ -22,9 +22,11 @@ def echo(request: ModelRequest) -> str:
     return f"{len(request.messages)} messages"
 
 
-@pytest.mark.parametrize("wrong", [{"tools": [len]}, {"tools": "len"}, {"instructions": 5}], ids=str)
+@pytest.mark.parametrize("wrong", [{"tools": [5]}, {"tools": "len"}, {"instructions": 5}], ids=str)
 def test_what_an_agent_cannot_be_made_of_is_refused_at_once(wrong: Any) -> None:
-    with pytest.raises(UsageError, match=r"is not a tool; put @tool above|instructions are text, a Context"):
+    with pytest.raises(
+        UsageError, match=r"is not a tool; give a function|is not a list of tools|instructions are text, a Context"
+    ):
         Agent(**{"model": ScriptedModel(echo), **wrong})
 
 
@@ -46,7 +48,7 @@ async def test_a_closed_agent_says_that_it_is_closed() -> None:
     await agent.aclose()
 
 
-@pytest.mark.parametrize("how", ["sqlite:{}", "sqlite://{}", {"backend": "sqlite", "path": "{}"}, {"url": "sqlite:{}"}])
+@pytest.mark.parametrize("how", ["sqlite:{}", "SQLite:{}", {"backend": "sqlite", "path": "{}"}, {"url": "sqlite:{}"}])
 async def test_sessions_are_saved_beside_the_memory_however_its_file_is_named(tmp_path: Any, how: Any) -> None:
     path = str(tmp_path / "bot.db")
     place = how.format(path) if isinstance(how, str) else {k: v.format(path) for k, v in how.items()}

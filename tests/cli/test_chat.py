@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 
 import pytest
 
@@ -34,7 +35,7 @@ def test_one_message_is_answered_and_remembered_for_the_next_run(chat, tmp_path)
     assert "no language model is connected" in first.stdout
     assert "tokens in" in first.stdout
     assert "user lives in: Oslo" in chat("Where do I live?").stdout
-    assert (tmp_path / "loom-chat.db").is_file()
+    assert (tmp_path / "loom-memory.db").is_file()
 
 
 def test_another_user_is_told_nothing(chat):
@@ -180,3 +181,66 @@ def test_what_cannot_work_says_what_to_do(chat, args, message):
     done = chat(*args, code=2)
     assert done.stderr.splitlines()[-1].startswith("loom: ")
     assert message in done.stderr
+
+
+def test_a_command_that_is_almost_right_is_corrected(chat):
+    assert "there is no /memry; did you mean 'memory'?" in chat("/memry", code=2).stderr
+
+
+def test_memory_tools_are_there_only_when_asked_for(chat):
+    plain = events(chat("Hi.", "--json"))
+    tools = events(chat("Hi.", "--json", "--memory-tools"))
+    used = [next(e["usage"]["input"] for e in found if e["type"] == "turn.end") for found in (plain, tools)]
+    assert used[0] < 100 < used[1], "the tools are described in the prompt"
+
+
+def test_the_memory_of_a_chat_is_that_of_the_other_commands(chat, tmp_path):
+    chat("I live in Oslo.")
+    env = {name: value for name, value in os.environ.items() if not name.startswith("LOOM_")}
+    facts = run_loom([LOOM, "memory", "facts"], cwd=tmp_path, env=env).stdout
+    assert "user lives_in Oslo" in facts
+    listed = run_loom([LOOM, "session", "list"], cwd=tmp_path, env=env).stdout
+    assert "I live in Oslo." in listed
+
+
+def test_conversations_are_listed_by_their_first_words(chat):
+    chat("I live in Oslo.", "--session", "one")
+    done = chat(lines=["My sister Anna has a boat.\tIt is blue.", "And a dog.", "/sessions"])
+    lines = done.stdout.splitlines()[-3:]
+    assert lines[0].endswith("My sister Anna has a boat. It is blue.")
+    assert lines[1].startswith("one  ")
+    assert lines[1].endswith("I live in Oslo.")
+    listed = events(chat("/sessions", "--json"))[0]["sessions"]
+    assert [one["begins"] for one in listed] == ["My sister Anna has a boat.\tIt is blue.", "I live in Oslo."]
+    assert "no conversations are saved yet" in chat("/sessions", "--user", "ben").stdout
+
+
+def test_a_file_of_earlier_chats_is_pointed_out_and_left_alone(chat, tmp_path):
+    chat("I live in Oslo.", "--memory", "sqlite:./loom-chat.db")
+    assert "rename it to loom-memory.db" in chat("Hi.").stderr
+    assert chat("Hi.").stderr == "", "from then on there is a file, and the choice is made"
+
+
+def test_input_that_is_not_text_does_not_end_the_chat(chat, tmp_path):
+    (tmp_path / "in").write_bytes(b"\xff\xfe I live in Oslo.\n")
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    with (tmp_path / "in").open("rb") as file:
+        done = subprocess.run([LOOM, "chat"], stdin=file, capture_output=True, cwd=tmp_path, env=env, check=False)
+    assert done.returncode == 0
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["hi", "--threads", "2"], "--threads: for models on this machine alone; give --model local:PATH too"),
+        (["hi", "--context", "512", "--model", "anthropic:claude-sonnet-5"], "--context: for models on this machine"),
+        (["hi", "--model", "local:./none.gguf", "--threads", "2"], "none.gguf"),
+        (["hi", "--memory", "sqlite:///bot.db"], "write sqlite:./bot.db for a file in this folder"),
+        (["hi", "--model", "antropic:claude-sonnet-5"], "did you mean 'anthropic'?"),
+        (["x" * 100_000 * 11], "at most 1,000,000 are taken"),
+    ],
+)
+def test_options_that_do_not_fit_say_what_to_give(chat, args, message):
+    done = chat(*args, code=2) if len(args[0]) < 1_000 else chat(lines=args)
+    assert message in " ".join(done.stderr.split())

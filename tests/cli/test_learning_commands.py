@@ -55,8 +55,15 @@ def test_a_chat_says_what_it_cost_and_what_of_it_was_learning(loom: Any, provide
     shown = loom("chat", "--model", "compatible:qwen3", "--json", lines=("/cost",))
     found = json.loads(shown.stdout.splitlines()[0])
     assert (found["all"]["requests"], found["learning"]["requests"]) == (0, 0)
-    facts = json.loads(loom("memory", "facts", "--url", "sqlite:./loom-chat.db", "--json").stdout)
+    facts = json.loads(loom("memory", "facts", "--json").stdout)
     assert "Rex" in [fact["object"] for fact in facts]
+
+
+def test_the_length_of_answers_is_limited_on_request(loom: Any, provider: WireServer) -> None:
+    loom("chat", "Thanks!", "--model", "compatible:qwen3", "--max-output", "77")
+    assert 77 in provider.requests[0].values()
+    loom("chat", "Thanks!", "--model", "compatible:qwen3")
+    assert 77 not in provider.requests[1].values()
 
 
 def test_courtesy_costs_no_second_request(loom: Any, provider: WireServer) -> None:

@@ -1,6 +1,7 @@
 """`loom memory`, through the installed command."""
 
 import json
+import os
 
 import pytest
 
@@ -291,3 +292,9 @@ def test_facts_as_json_have_times(loom):
 def test_work_does_what_waits(loom):
     loom("add", "I live in Oslo.")
     assert "did 0 jobs" in loom("work").stdout
+
+
+def test_the_words_of_python_are_understood_too(tmp_path):
+    env = {name: value for name, value in os.environ.items() if not name.startswith("LOOM_")}
+    run_loom([LOOM, "memory", "remember", "I live in Oslo."], cwd=tmp_path, env=env, check=True)
+    assert "I live in Oslo." in run_loom([LOOM, "memory", "recall", "Oslo"], cwd=tmp_path, env=env, check=True).stdout

@@ -164,7 +164,7 @@ def test_a_mistake_ends_in_one_line_and_changes_nothing(loom, store, args, messa
     ("store", "message"),
     [
         ("sqlite:./nowhere.db", "there is nothing at './nowhere.db'"),
-        ("carrier-pigeon:coop", "there is no checkpoint store 'carrier-pigeon:coop'"),
+        ("carrier-pigeon:coop", "there is no checkpoint store 'carrier-pigeon'"),
         ("sqlite:", "sqlite needs an address"),
     ],
 )

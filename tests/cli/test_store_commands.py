@@ -207,6 +207,18 @@ def test_init_of_postgres_for_one_role(loom):
         assert "could switch that off" in found["labels"]["notes"]
 
 
+def test_init_of_postgres_with_partitions_and_moving_to_more(loom):
+    with postgres() as server:
+        admin, app = server.url(), server.url("loom_app")
+        assert "spread over 2 partitions" in loom("store", "init", admin, "--partitions", "2").stdout
+        fill(app)
+        assert "spread over 5 partitions" in loom("store", "init", admin, "--partitions", "5").stdout
+        assert "spread over 5 partitions" in loom("store", "init", admin).stdout
+        (found,) = json.loads(loom("doctor", app, "--json").stdout)
+        assert found["labels"]["schema"].endswith(", 5 partitions")
+        assert "partitions" in loom("store", "init", admin, "--partitions", "0", code=2).stderr
+
+
 def test_doctor_of_a_file_and_of_nothing(loom, tmp_path):
     fill(f"sqlite:{tmp_path}/m.db")
     said = loom("doctor", "sqlite:m.db").stdout

@@ -184,7 +184,7 @@ async def test_capitals_and_the_home_folder(tmp_path, monkeypatch, where, file):
     assert not (tmp_path / "~").exists()
     if isinstance(where, str):
         check_is_there(where)
-        assert sessions_place(where) == f"sqlite:{'//' if '//' in where else ''}{tmp_path / file}"
+        assert sessions_place(where) == f"sqlite:{tmp_path / file}"
 
 
 async def test_checkpoints_in_the_home_folder(tmp_path, monkeypatch):

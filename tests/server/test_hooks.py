@@ -241,7 +241,7 @@ def test_where_nothing_fits_nothing_is_said(prompt, url, home):
     assert log_lines(home) == []
 
 
-@pytest.mark.parametrize("form", ["sqlite:{}", "SQLite:{}", "sqlite://{}"])
+@pytest.mark.parametrize("form", ["sqlite:{}", "SQLite:{}"])
 def test_reading_makes_no_file_and_fills_none(form, tmp_path, home):
     for name in ("absent.db", "empty.db"):
         path = tmp_path / name
@@ -464,6 +464,30 @@ def test_a_warm_process_gives_the_same_answer_without_the_engine(warm_process, u
     assert "99" in target.getvalue()
     assert "6543" not in target.getvalue(), "nothing is kept between two questions"
     assert warm_process.poll() is None
+    assert log_lines(home) == []
+
+
+def test_the_first_run_starts_the_warm_process_and_asks_it(home, url, monkeypatch):
+    with open_memory_sync(url) as memory:
+        memory.remember("I live in Lisbon.", user_id=USER, learn=True)
+    start, started, ran = warm.start, [], []
+
+    def watched_start():
+        started.append(start())
+        return started[-1]
+
+    monkeypatch.setattr(warm, "start", watched_start)
+    monkeypatch.setattr(hooks, "_run", lambda *work: ran.append(work))  # what would load the engine here
+    try:
+        for _ in range(2):
+            target = io.StringIO()
+            answer("SessionStart", HookOptions(url, USER, warm=True), io.StringIO("{}"), target)
+            assert "Lisbon" in target.getvalue()
+        assert (len(started), ran) == (1, [])
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
     assert log_lines(home) == []
 
 

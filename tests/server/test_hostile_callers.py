@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
 import pytest
 
 from loom import Agent, open_checkpoints, open_memory
+from loom.cli.serve import listening
 from loom.core.scope import Scope
 from loom.errors import StoreError
+from loom.server.http.app import create_app
 from loom.server.http.guard import Counts, Gate, Limits
+from loom.server.http.listen import TimedProtocol, http_server
 from loom.server.mcp import MemoryTools
 from loom.server.tokens import TokenFile
 from tests.server.test_http import ADD, bearer, ok, refused, serving, started
@@ -196,3 +201,95 @@ async def test_headers_without_an_end_are_refused(tmp_path: Path) -> None:
             with pytest.raises(OSError):  # noqa: PT011, PT012 - the system words it in its own way
                 for _ in range(400):
                     caller.sendall(b"x" * 100_000)
+
+
+@asynccontextmanager
+async def listening_for(seconds: float, app: Any) -> AsyncGenerator[int]:
+    """The port of a server that waits so long for the head of a request."""
+    patience = type("Patience", (TimedProtocol,), {"head_seconds": seconds})
+    server = http_server(app)
+    server.config.http = server.config.http_protocol_class = patience
+    with listening("127.0.0.1", 0) as listener:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(server.serve, [listener])
+            yield listener.getsockname()[1]
+            server.should_exit = True
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HT", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"])
+async def test_a_caller_that_never_says_what_it_wants_is_disconnected(sent: bytes) -> None:
+    async with (
+        open_memory("inmemory") as memory,
+        aclosing(open_checkpoints("inmemory")) as checkpoints,
+        listening_for(0.05, create_app(memory, checkpoints)) as port,
+    ):
+        async with await anyio.connect_tcp("127.0.0.1", port) as caller:
+            await caller.send(sent)
+            with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+                await caller.receive()
+        async with await anyio.connect_tcp("127.0.0.1", port) as caller:  # nor after a request that was answered
+            await caller.send(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            while b"ok" not in await caller.receive():
+                pass
+            await caller.send(sent or b"G")
+            with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+                await caller.receive()
+
+
+async def test_who_is_slow_to_answer_keeps_the_connection(tmp_path: Path) -> None:
+    """The deadline is for the head alone."""
+
+    async def slow(scope: Any, _receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await anyio.sleep(0.2)
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+            await send({"type": "http.response.body", "body": b"ok"})
+
+    async with listening_for(0.05, slow) as port, await anyio.connect_tcp("127.0.0.1", port) as caller:
+        for _ in range(2):
+            await caller.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            while not (await caller.receive()).endswith(b"ok"):
+                pass
+
+
+async def test_a_body_that_never_comes_is_not_waited_for() -> None:
+    async with open_memory("inmemory") as memory, aclosing(open_checkpoints("inmemory")) as checkpoints:
+        app = create_app(memory, checkpoints, limits=Limits(seconds=0.05))
+        async with listening_for(60, app) as port, await anyio.connect_tcp("127.0.0.1", port) as caller:
+            head = b"POST /v1/users/ann/recall HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            await caller.send(head + b"Content-Length: 100\r\n\r\n{")
+            answer = b""
+            with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                while True:  # until the server closes it
+                    answer += await caller.receive()
+            assert answer.startswith(b"HTTP/1.1 504")
+
+
+async def test_nor_is_a_body_waited_for_after_the_answer() -> None:
+    async def app(scope: Any, _receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 403, "headers": [(b"content-length", b"2")]})
+            await send({"type": "http.response.body", "body": b"no"})
+
+    async with listening_for(0.05, app) as port, await anyio.connect_tcp("127.0.0.1", port) as caller:
+        await caller.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n")
+        with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):  # noqa: PT012
+            while True:
+                await caller.send(b"x")
+                await caller.receive()
+
+
+async def test_a_header_does_not_say_who_calls(tmp_path: Path) -> None:
+    """Who may choose their address has a rate limit of their own for each."""
+    seen: list[str] = []
+
+    async def app(scope: Any, _receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            seen.append(scope["client"][0])
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+            await send({"type": "http.response.body", "body": b"ok"})
+
+    async with listening_for(60, app) as port, await anyio.connect_tcp("127.0.0.1", port) as caller:
+        await caller.send(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 10.1.2.3\r\n\r\n")
+        await caller.receive()
+    assert seen == ["127.0.0.1"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,10 @@ from mcp.client.streamable_http import streamable_http_client
 
 from loom import Agent, CompactionConfig, Retain, open_checkpoints, open_memory
 from loom.core.scope import Scope
-from loom.server.http.app import create_app
+from loom.knowledge import GraphKnowledgeBase, InMemoryKnowledgeBase
+from loom.memory.config import MemoryConfig
+from loom.protocols.memory_store import Job
+from loom.server.http.app import create_app, describe
 from loom.server.http.guard import Limits
 from loom.server.tokens import TokenFile
 from tests.commands import LOOM, run_loom
@@ -222,15 +227,172 @@ async def test_jobs_are_counted_and_run() -> None:
         assert (await ok(client, "GET", "/v1/users/ann/jobs"))["dead"] == []
 
 
+async def test_a_memory_is_stored_under_a_key_promoted_and_forgotten_by_its_time() -> None:
+    async with serving() as client:
+        base = "/v1/users/ann"
+        first = await ok(client, "POST", f"{base}/memories/upsert", json={"text": "I live in Oslo.", "key": "home"})
+        second = await ok(client, "POST", f"{base}/memories/upsert", json={"text": "I live in Rome.", "key": "home"})
+        assert first["item"]["id"] == second["item"]["id"]
+        path = f"{base}/memories/{first['item']['id']}"
+        body = {"importance": 0.5, "attributes": {"topic": "home"}}
+        assert (await ok(client, "PATCH", path, json=body))["item"]["attributes"]["topic"] == "home"
+        changed = await ok(client, "PATCH", path, json={"attributes": {"topic": None}})
+        assert "topic" not in changed["item"]["attributes"]
+        assert changed["item"]["importance"] == 0.5
+        assert "nothing to change" in (await refused(client, 422, "PATCH", path, json={}))["message"]
+        assert (await ok(client, "POST", f"{path}/promote", json={}))["item"]["layer"] == "L2"
+        assert (await ok(client, "POST", f"{path}/promote", json={"to": "L4"}))["item"]["layer"] == "L4"
+        await refused(client, 404, "POST", f"{base}/memories/none/promote", json={})
+        await refused(client, 422, "DELETE", f"{base}/memories")  # nothing is forgotten by accident
+        old = {"before": "2020-01-01T00:00:00Z"}
+        assert (await ok(client, "DELETE", f"{base}/memories", params=old))["stores"][0]["removed"] == {}
+        await ok(client, "DELETE", f"{base}/memories", params={"before": "2999-01-01T00:00:00Z"})
+        assert (await ok(client, "GET", f"{base}/memories"))["items"] == []
+
+
+async def test_a_timeline_counts_exactly() -> None:
+    async with serving() as client:
+        items = [{"text": f"I ate {n} plums.", "at": f"2026-01-{n:02}T12:00:00Z"} for n in range(1, 11)]
+        await ok(client, "POST", "/v1/users/ann/memories", json={"items": items})
+        found = await ok(client, "GET", "/v1/users/ann/timeline", params={"about": "plum", "limit": 3})
+        assert found["count"] == 10
+        assert [one["at"] for one in found["items"]] == [f"2026-01-{n:02}T12:00:00Z" for n in (1, 2, 3)]
+        between = {"start": "2026-01-03T00:00:00Z", "end": "2026-01-05T00:00:00Z"}
+        assert (await ok(client, "GET", "/v1/users/ann/timeline", params=between))["count"] == 2
+        await refused(client, 422, "GET", "/v1/users/ann/timeline", params={"kind": "none"})
+
+
+async def test_old_texts_are_shown_with_what_changed() -> None:
+    async with serving() as client:
+        for text in ("Ship on Friday.", "Ship on Monday."):
+            await ok(client, "PUT", "/v1/users/ann/blocks/plan", json={"text": text})
+        (history,) = (await ok(client, "GET", "/v1/users/ann/blocks/plan/history"))["items"]
+        assert [one["text"] for one in history["versions"]] == ["Ship on Friday.", "Ship on Monday."]
+        assert "-Ship on Friday." in history["versions"][1]["diff"]
+        await refused(client, 404, "GET", "/v1/users/ann/blocks/none/history")
+        await ok(client, "POST", "/v1/users/ann/standing", json={"text": "Always answer in German."})
+        (wish,) = (await ok(client, "GET", "/v1/users/ann/standing/history"))["items"]
+        assert "German" in wish["versions"][0]["text"]
+
+
+async def test_requests_and_checkpoints_of_a_conversation(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/bot.db"
+    async with Agent("offline", memory=url) as agent:
+        for text in ("Hello.", "I live in Madrid."):
+            await agent.run(text, user_id="ann", session_id="talk")
+    async with serving(url) as client:
+        base = "/v1/users/ann/sessions/talk"
+        calls = (await ok(client, "GET", f"{base}/requests"))["items"]
+        assert [one["turn"] for one in calls] == [1, 2]
+        assert calls[0]["cache_read"] is None, "not reported is not zero"
+        missing = await refused(client, 404, "GET", f"{base}/requests/{calls[0]['id']}/body")
+        assert "keep_requests=True" in missing["advice"]
+        points = (await ok(client, "GET", f"{base}/checkpoints"))["items"]
+        receipt = await ok(client, "DELETE", f"{base}/checkpoints/{points[-1]['id']}")
+        assert receipt["stores"][0]["removed"] == {"checkpoint": 1}
+        await refused(client, 404, "DELETE", f"{base}/checkpoints/{points[-1]['id']}")
+        assert len((await ok(client, "GET", f"{base}/checkpoints"))["items"]) == len(points) - 1
+        ended = await ok(client, "POST", f"{base}/end")
+        assert ended["item"]["layer"] == "L3"
+        assert (await ok(client, "POST", "/v1/users/ann/sessions/none/end"))["item"] is None
+        await refused(client, 404, "GET", "/v1/users/ann/sessions/none/requests")
+
+
+async def test_a_job_that_failed_for_good_is_tried_again() -> None:
+    async with open_memory("inmemory") as memory, aclosing(open_checkpoints("inmemory")) as checkpoints:
+        scope, now = Scope("default", "ann"), datetime.now(UTC)
+        await memory.store.write(scope, jobs=[Job(id="j", scope=scope, kind="digest", key="k", run_at=now)])
+        (lease,) = await memory.store.lease(now=now, until=now + timedelta(hours=1), scope=scope)
+        await memory.store.fail(lease, reason="the model is down", now=now, retry_at=None)
+        app = create_app(memory, checkpoints)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost") as client:
+            (dead,) = (await ok(client, "GET", "/v1/users/ann/jobs"))["dead"]
+            assert dead["reason"] == "the model is down"
+            path = f"/v1/users/ann/jobs/{dead['id']}/retry"
+            assert (await ok(client, "POST", path))["counts"] == {"jobs": 1}
+            assert (await ok(client, "POST", path))["counts"] == {"jobs": 0}, "it waits already"
+            await refused(client, 404, "POST", "/v1/users/ann/jobs/none/retry")
+            await refused(client, 404, "POST", f"/v1/users/bob/jobs/{dead['id']}/retry")
+
+
+# -- knowledge, which belongs to no user
+
+
+async def test_documents_are_added_found_read_and_removed() -> None:
+    base = "/v1/knowledge"
+    config = MemoryConfig(knowledge_base=InMemoryKnowledgeBase())
+    async with (
+        open_memory("inmemory", config=config) as memory,
+        aclosing(open_checkpoints("inmemory")) as checkpoints,
+        httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=create_app(memory, checkpoints)), base_url="http://localhost"
+        ) as client,
+    ):
+        tea = {"id": "teas/green", "text": "Green tea is brewed at eighty degrees.", "attributes": {"topic": "drinks"}}
+        assert (await ok(client, "POST", f"{base}/documents", json={"documents": [tea]}))["documents"] == 1
+        assert (await ok(client, "POST", f"{base}/documents", json={"documents": [tea]}))["documents"] == 0
+        (hit,) = (await ok(client, "POST", f"{base}/search", json={"query": "how hot is tea?"}))["hits"]
+        assert (hit["document"], hit["attributes"]) == ("teas/green", {"topic": "drinks"})
+        assert hit["text"] == tea["text"][hit["start"] : hit["end"]]
+        other = {"query": "how hot is tea?", "where": {"topic": "cars"}}
+        assert (await ok(client, "POST", f"{base}/search", json=other))["hits"] == []
+        recalled = await ok(client, "POST", "/v1/users/ann/recall", json={"query": "how hot is tea?"})
+        assert [one["kind"] for one in recalled["hits"]] == ["passage"]
+        assert (await ok(client, "GET", f"{base}/documents/teas%2Fgreen"))["text"] == tea["text"]
+        assert (
+            "follows no relations"
+            in (await refused(client, 422, "POST", f"{base}/search_graph", json={"query": "x"}))["message"]
+        )
+        await ok(client, "DELETE", f"{base}/documents/teas%2Fgreen")
+        await refused(client, 404, "DELETE", f"{base}/documents/teas%2Fgreen")
+        await refused(client, 404, "GET", f"{base}/documents/teas%2Fgreen")
+
+
+async def test_a_graph_is_searched_along_its_relations() -> None:
+    config = MemoryConfig(knowledge_base=GraphKnowledgeBase())
+    async with (
+        open_memory("inmemory", config=config) as memory,
+        aclosing(open_checkpoints("inmemory")) as checkpoints,
+        httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=create_app(memory, checkpoints)), base_url="http://localhost"
+        ) as client,
+    ):
+        documents = [{"id": "a", "text": "Maria works at Acme."}, {"id": "b", "text": "Acme is based in Madrid."}]
+        await ok(client, "POST", "/v1/knowledge/documents", json={"documents": documents})
+        body = {"query": "Where does Maria work?", "mode": "graph", "max_hops": 2}
+        found = await ok(client, "POST", "/v1/knowledge/search_graph", json=body)
+        assert "a" in {hit["document"] for hit in found["hits"]}
+
+
+async def test_a_server_without_a_knowledge_base_says_how_to_get_one() -> None:
+    async with serving() as client:
+        none = await refused(client, 404, "POST", "/v1/knowledge/search", json={"query": "x"})
+        assert "--knowledge" in none["advice"]
+
+
+async def test_the_command_reads_documents(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "tea.md").write_text("# Tea\n\nGreen tea is brewed at eighty degrees.\n")
+    async with (
+        started(tmp_path, "--knowledge", str(tmp_path / "docs")) as address,
+        httpx.AsyncClient(base_url=address) as client,
+    ):
+        found = await ok(client, "POST", "/v1/knowledge/search", json={"query": "how hot is tea?"})
+        assert "eighty degrees" in found["hits"][0]["text"]
+    missing = run_loom([LOOM, "serve", "inmemory", "--knowledge", tmp_path / "none"], cwd=tmp_path)
+    assert missing.returncode
+    assert "Traceback" not in missing.stderr
+
+
 # -- who may call
 
 
 PUBLIC = {"/healthz", "/readyz"}
 
 
-async def every_route(client: httpx.AsyncClient) -> list[tuple[str, str]]:
+def every_route() -> list[tuple[str, str]]:
     """Each route of the server with a user and ids filled in."""
-    described = (await client.get("/openapi.json", headers={"Authorization": "Bearer x"})).json()
+    described = describe()
     fill = {"user": "ann", "id": "none", "name": "none", "session": "none"}
     return [(method.upper(), path.format(**fill)) for path, methods in described["paths"].items() for method in methods]
 
@@ -244,46 +406,157 @@ def bearer(secret: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {secret}"}
 
 
+BODIES = {
+    "/memories": {"items": [{"text": "I live in Oslo."}]},
+    "/upsert": {"text": "I live in Oslo.", "key": "k"},
+    "/recall": {"query": "tea"},
+    "/facts": {"subject": "Ann", "predicate": "works_at", "object": "Acme"},
+    "/blocks/plan": {"text": "Ship it."},
+    "/standing": {"text": "Always answer in German."},
+    "/restore": {"at": "1"},
+    "/documents": {"documents": [{"id": "tea", "text": "Green tea is brewed at eighty degrees."}]},
+    "/search": {"query": "tea"},
+    "/search_graph": {"query": "tea"},
+}
+"""A body that each route takes; the others take one without fields, or none."""
+
+
+def options_of(method: str, path: str) -> dict[str, Any]:
+    """What is sent with a request to a route, so that nothing but its caller can be wrong with it."""
+    if method in {"POST", "PUT"}:
+        return {"json": next((body for tail, body in BODIES.items() if path.endswith(tail)), {})}
+    if method == "PATCH":
+        return {"json": {"text": "x"}}
+    if path.endswith("/events"):
+        return {"params": {"seconds": 0}}  # otherwise it goes on
+    return {"params": {"before": "2020-01-01T00:00:00Z"}} if method == "DELETE" else {}
+
+
+ASKS = ("/recall", "/search", "/search_graph")
+"""Routes that are posted to and only read."""
+OPERATES = ("/metrics", "/jobs/run", "/retry", "/documents")
+
+
 async def test_every_route_refuses_who_has_no_right_to_it(tokens: TokenFile) -> None:
     revoked = tokens.add("gone", users=["ann"])
     tokens.revoke("gone")
     own, other = tokens.add("own", users=["ann"]), tokens.add("other", users=["bob"])
-    reads = tokens.add("reads", users=["ann"], rights=["read"])
+    reads, writes = (tokens.add(right, users=["ann"], rights=[right]) for right in ("read", "write"))
     async with serving(tokens=tokens) as client:
-        routes = [route for route in await every_route(client) if route[1] not in PUBLIC]
-        assert len(routes) > 30
+        routes = [route for route in every_route() if route[1] not in PUBLIC]
+        assert len(routes) > 45
         for method, path in routes:
-            options = {"json": {}} if method in {"POST", "PUT", "PATCH"} else {}
+            options = options_of(method, path)
+
+            async def status(secret: str, method: str = method, path: str = path, options: Any = options) -> int:
+                return (await client.request(method, path, headers=bearer(secret), **options)).status_code
+
             answers = [
                 await client.request(method, path, headers=headers, **options)
                 for headers in ({}, bearer("loom_wrong"), bearer(revoked), {"Authorization": "Basic YTpi"})
             ]
             assert {answer.status_code for answer in answers} == {401}, (method, path)
             assert len({answer.text for answer in answers}) == 1
-            foreign = await client.request(method, path, headers=bearer(other), **options)
-            assert foreign.status_code == 403, (method, path)
-            if method != "GET" and not path.endswith("/recall"):
-                assert (await client.request(method, path, headers=bearer(reads), **options)).status_code == 403
-            if "/jobs" not in path and path != "/metrics":
-                mine = await client.request(method, path, headers=bearer(own), **options)
-                assert mine.status_code not in {401, 403}, (method, path)
+            if "/users/" in path:
+                assert await status(other) == 403, (method, path)
+            is_reading = method == "GET" or path.endswith(ASKS)
+            operates = path.endswith(OPERATES) or (method == "DELETE" and "/documents/" in path)
+            assert (await status(reads) != 403) == (is_reading and not operates), (method, path)
+            is_writing = method in {"POST", "PUT", "PATCH"} and not is_reading and not operates
+            assert (await status(writes) != 403) == is_writing, (method, path)
+            assert (await status(own) == 403) == operates, (method, path)
 
 
-async def test_what_is_not_there_and_what_is_not_yours_are_answered_alike(tokens: TokenFile) -> None:
-    secret = tokens.add("ann", users=["ann"])
-    bobs = tokens.add("bob", users=["bob"])
-    async with serving(tokens=tokens) as client:
-        kept = await ok(client, "POST", "/v1/users/bob/memories", json=ADD, headers=bearer(bobs))
-        id = kept["items"][0]["id"]
-        for method, tail in [("GET", ""), ("GET", "/explain"), ("DELETE", ""), ("PATCH", "")]:
-            body = {"json": {"text": "x"}} if method == "PATCH" else {}
-            theirs = await client.request(method, f"/v1/users/ann/memories/{id}{tail}", headers=bearer(secret), **body)
-            none = await client.request(method, f"/v1/users/ann/memories/01M7{tail}", headers=bearer(secret), **body)
-            assert theirs.status_code == none.status_code == 404
-            assert theirs.text.replace(id, "ID") == none.text.replace("01M7", "ID")
-        there = await client.get("/v1/users/bob/facts", headers=bearer(secret))
-        nobody = await client.get("/v1/users/nobody/facts", headers=bearer(secret))
-        assert (there.status_code, there.text) == (nobody.status_code, nobody.text)
+async def test_no_page_is_shown_without_a_token(tokens: TokenFile) -> None:
+    """Routes that are not described: the pages, MCP, and the description itself."""
+    tokens.add("somebody")
+    open_to_all = {("GET", "/"), ("POST", "/inspect/login"), ("GET", "/inspect/static/{name:name}")}
+    async with open_memory("inmemory") as memory, aclosing(open_checkpoints("inmemory")) as checkpoints:
+        gate = create_app(memory, checkpoints, tokens=tokens)
+        fill = {"user:name": "ann", "session:name": "s", "id:name": "i", "name:name": "n", "request:name": "r"}
+        transport = httpx.ASGITransport(app=gate, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            found = set[tuple[str, str]]()
+            for path, methods in paths_of(gate):
+                if path.startswith("/v1/") or path in PUBLIC:
+                    continue
+                found |= {(method, path) for method in methods}
+                place = re.sub(r"\{([^}]+)\}", lambda part: fill.get(part[1], "x"), path)
+                for method in methods - {"HEAD"}:
+                    fields = {"confirm": "ann", "at": "1", "compaction": "c", "token": "loom_wrong"}
+                    options: Any = {"data": fields, "files": {"file": b"{}"}} if method == "POST" else {}
+                    answer = await client.request(method, place, **options)
+                    assert answer.status_code == 401 or (method, path) in open_to_all, (
+                        method,
+                        path,
+                        answer.status_code,
+                    )
+        assert len(found) > 20
+        assert open_to_all <= found
+
+
+def paths_of(gate: Any) -> list[tuple[str, set[str]]]:
+    """Path and methods of every route of a server."""
+    found: list[tuple[str, set[str]]] = []
+    for route in gate._app.router.routes:
+        inner = getattr(route, "original_router", None)
+        ones = [route] if inner is None else inner.routes
+        found += [(one.path, set(one.methods or {"GET", "POST", "DELETE"})) for one in ones]
+    return found
+
+
+async def test_what_is_not_there_and_what_is_not_yours_are_answered_alike(tokens: TokenFile, tmp_path: Path) -> None:
+    """For every route, and whatever of another user it names."""
+    ann = tokens.add("ann", users=["ann"], rights=["read", "write", "forget", "operate"])
+    bob = tokens.add("bob", users=["bob"])
+    url = f"sqlite:{tmp_path}/bot.db"
+    async with Agent("offline", memory=url) as agent:
+        for text in ("I live in Canary Wharf.", "My PIN is canary4711."):
+            await agent.run(text, user_id="bob", session_id="talk")
+    async with serving(url, tokens=tokens) as client:
+        base = "/v1/users/bob"
+        await ok(client, "PUT", f"{base}/blocks/plan", json={"text": "A canary."}, headers=bearer(bob))
+        wish = {"text": "Always sing like a canary.", "confirmed": False}
+        waits = await ok(client, "POST", f"{base}/standing", json=wish, headers=bearer(bob))
+        kept = await ok(client, "GET", f"{base}/memories", headers=bearer(bob))
+        points = await ok(client, "GET", f"{base}/sessions/talk/checkpoints", headers=bearer(bob))
+        calls = await ok(client, "GET", f"{base}/sessions/talk/requests", headers=bearer(bob))
+        ids = {
+            "/memories/": kept["items"][0]["id"],
+            "/standing/": waits["items"][0]["id"],
+            "/checkpoints/": points["items"][0]["id"],
+            "/requests/": calls["items"][0]["id"],
+        }
+        described = (await client.get("/openapi.json", headers=bearer(ann))).json()["paths"]
+        compared = 0
+        for path, methods in described.items():
+            if not path.startswith("/v1/users/"):
+                continue
+            id = next((id for part, id in ids.items() if part in path), "id")
+            for method in methods:
+                for user in ("ann", "bob"):
+                    theirs = {"user": user, "id": id, "name": "plan", "session": "talk"}
+                    no = {"user": "ann", "id": "no-id", "name": "no-name", "session": "no-session"}
+                    no["user"] = user if user == "ann" else "nobody"
+                    if theirs == no or (user == "ann" and "{" not in path.replace("{user}", "")):
+                        continue
+                    answers = []
+                    for fill in (theirs, no):
+                        place = path.format(**fill)
+                        options = options_of(method.upper(), place.replace("no-name", "plan"))
+                        found = await client.request(method, place, headers=bearer(ann), **options)
+                        text = found.text
+                        for name in ("id", "name", "session", "user"):
+                            if "{" + name + "}" in path:
+                                text = text.replace(fill[name], name)
+                        answers.append((found.status_code, text))
+                    assert "canary" not in str(answers).lower()
+                    if answers[0][0] in {200, 201}:  # made for, or of, this caller
+                        assert answers[0][0] == answers[1][0], (method, path, answers)
+                        continue
+                    assert answers[0] == answers[1], (method, path)
+                    compared += 1
+        assert compared > 60
 
 
 async def test_namespaces_of_tokens_never_meet(tokens: TokenFile) -> None:
@@ -377,17 +650,19 @@ async def test_the_server_counts_what_it_does() -> None:
 
 @asynccontextmanager
 async def started(tmp_path: Path, *options: str) -> AsyncGenerator[str]:
-    """The address of `loom serve` as a process of its own."""
+    """The address of `loom serve` as a process of its own, with the file of tokens in the folder if there is one."""
     command = [sys.executable, "-m", "loom", "serve", "--url", f"sqlite:{tmp_path}/m.db", "--port", "0", "--json"]
-    command += ["--tokens", str(tmp_path / "tokens.json"), *options]
-    async with process(command) as address:
+    file = tmp_path / "tokens.json"
+    command += [*(["--tokens", str(file)] if file.exists() else []), *options]
+    async with process(command, home=tmp_path) as address:
         yield address
 
 
 @asynccontextmanager
-async def process(command: list[str]) -> AsyncGenerator[str]:
+async def process(command: list[str], *, home: Path | None = None) -> AsyncGenerator[str]:
     """The address that a command prints as JSON; it is interrupted at the end."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) as started_:  # noqa: ASYNC220
+    env = {**os.environ, **({"HOME": str(home)} if home else {})}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as started_:  # noqa: ASYNC220
         try:
             assert started_.stdout is not None
             yield json.loads(started_.stdout.readline())["address"]
@@ -432,10 +707,18 @@ async def test_mcp_over_http_knows_its_user_by_the_token(tmp_path: Path) -> None
 
 
 async def test_an_address_that_others_reach_needs_tokens(tmp_path: Path) -> None:
-    options = ["--url", f"sqlite:{tmp_path}/m.db", "--host", "0.0.0.0", "--tokens", tmp_path / "tokens.json"]
-    done = run_loom([LOOM, "serve", *options], cwd=tmp_path)
+    options = ["--url", f"sqlite:{tmp_path}/m.db", "--host", "0.0.0.0"]
+    done = run_loom([LOOM, "serve", *options], cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)})
     assert done.returncode
     assert "loom serve token add" in done.stderr
+
+
+async def test_a_file_of_tokens_that_is_not_there_opens_no_server(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokns.json"
+    done = run_loom([LOOM, "serve", "--url", f"sqlite:{tmp_path}/m.db", "--port", "0", "--tokens", tokens])
+    assert done.returncode
+    assert f"loom serve token add NAME --tokens {tokens}" in " ".join(done.stderr.split())
+    assert not (tmp_path / "m.db").exists()
 
 
 async def test_tokens_on_the_command_line(tmp_path: Path) -> None:

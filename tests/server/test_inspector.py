@@ -6,7 +6,8 @@ import json
 import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,13 @@ import httpx
 import pytest
 
 from loom import open_checkpoints, open_memory
-from loom.core.log import Checkpoint, LoggedMessage, Recorded
-from loom.core.message import Message
+from loom.core.log import Checkpoint, Compaction, LoggedMessage, Recorded, Replacement
+from loom.core.message import JSON, Message, TextPart, ToolCallPart, ToolResultPart
+from loom.core.record import Fact, Provenance
 from loom.core.scope import Scope
+from loom.memory.memory import Memory
+from loom.protocols.checkpoint_store import CheckpointStore
+from loom.protocols.memory_store import Job
 from loom.server.http.app import create_app
 from loom.server.tokens import TokenFile
 from tests.server.filled import fill
@@ -125,9 +130,9 @@ async def test_facts_as_they_were_known_earlier(filled: str) -> None:
     async with serving(filled) as client:
         now = await page(client, "u/ann/facts?subject=Maria")
         assert "Initech" in now
-        assert "works_at Acme" not in now.partition("<tbody>")[2]
+        assert "works at Acme" not in now.partition("<tbody>")[2]
         then = await page(client, "u/ann/facts?subject=Maria&at=2021-05-05")
-        assert "works_at Acme" in then
+        assert "works at Acme" in then
         first = await page(client, "u/ann/facts?k=0")
         assert "Initech" not in first
 
@@ -218,30 +223,37 @@ def holds(url: str, text: bytes) -> bool:
     return text in Path(url.removeprefix("sqlite:")).read_bytes()
 
 
-async def test_a_dropped_transcript_is_shown_and_not_stored(copy: str) -> None:
-    lines = [
-        {
+def hostile_transcript(texts: list[str]) -> bytes:
+    """A transcript with a text in every field that a page could show; the cache is lost in the fourth of its calls."""
+    lines: list[dict[str, Any]] = []
+    for n, text in enumerate(texts):
+        lost = n in {0, 3}
+        usage = {
+            "input_tokens": 10,
+            "output_tokens": 5,
+            "cache_read_input_tokens": 0 if lost else 40_000 + n * 1_000,
+            "cache_creation_input_tokens": 41_000 + n * 1_000 if lost else 1_000,
+        }
+        message = {"id": f"m{n}", "role": "assistant", "model": "claude-opus-5", "usage": usage}
+        line = {
             "type": "assistant",
             "uuid": f"u{n}",
             "parentUuid": f"u{n - 1}" if n else None,
-            "sessionId": "s",
-            "timestamp": f"2026-11-16T10:0{n}:00Z",
-            "message": {
-                "id": f"m{n}",
-                "role": "assistant",
-                "model": "claude-opus-5",
-                "content": [{"type": "text", "text": f"<script>planted({n})</script>"}],
-                "usage": {
-                    "input_tokens": 10,
-                    "output_tokens": 5,
-                    "cache_read_input_tokens": 0 if n in {0, 3} else 40_000 + n * 1_000,
-                    "cache_creation_input_tokens": 41_000 if n in {0, 3} else 1_000,
-                },
-            },
+            "sessionId": f"s{texts[0]}",
+            "timestamp": f"2026-11-16T10:{n % 60:02}:{n // 60:02}Z",
+            "version": text if n > 10 else "1",
+            "cwd": text,
+            "message": {**message, "content": [{"type": "text", "text": text}]},
         }
-        for n in range(6)
-    ]
-    body = "\n".join(map(json.dumps, lines)).encode()
+        if n > 12:
+            line["message"] |= {"model": text or "none"}
+        lines.append(line)
+    lines.append({"type": "summary", "summary": texts[-1], "leafUuid": f"u{len(texts) - 1}"})
+    return "\n".join(map(json.dumps, lines)).encode()
+
+
+async def test_a_dropped_transcript_is_shown_and_not_stored(copy: str) -> None:
+    body = hostile_transcript([f"<script>planted({n})</script>" for n in range(6)])
     async with serving(copy) as client:
         name = '"><script>planted()</script>.jsonl'
         done = await client.post("/inspect/transcript", files={"file": (name, body)})
@@ -291,6 +303,178 @@ async def test_pages_of_other_sites_cannot_press_a_button(copy: str) -> None:
         assert await memory.store.count(Scope("default", "ann"))
 
 
+# -- pages in pages
+
+
+async def walk(client: httpx.AsyncClient, path: str, label: str) -> list[str]:
+    """A page and all that follow it by the link with this label."""
+    found = [await page(client, path)]
+    while link := re.search(rf'<a href="/inspect/([^"]+)">{re.escape(label)}', found[-1]):
+        found.append(await page(client, unescape(link[1])))
+        assert len(found) < 50
+    return found
+
+
+async def save_talk(url: str, session: str, texts: list[str]) -> None:
+    """A conversation that was saved after each message."""
+    async with aclosing(open_checkpoints(url)) as saved:
+        head = None
+        for n, text in enumerate(texts):
+            at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=n)
+            point = Checkpoint(id=f"c{n:04}", session_id=session, at=at, position=n + 1, turn=n // 2, parent=head)
+            entry = LoggedMessage(f"m{n}", at, Message("assistant" if n % 2 else "user", (TextPart(text),)))
+            await saved.save(Scope("default", "ann", session), point, entries=[entry], head=head)
+            head = point.id
+
+
+async def test_a_long_conversation_is_paged_and_every_message_is_on_one_page(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/m.db"
+    await save_talk(url, "long", [f"message <{n}>" for n in range(150)])
+    async with serving(url) as client:
+        pages = await walk(client, "u/ann/sessions/long", "\N{LEFTWARDS ARROW} earlier")
+        assert len(pages) == 3
+        for n in range(150):
+            words = f'dir="auto">message &lt;{n}&gt;</p>'
+            assert sum(words in text for text in pages) == 1, n
+        forward = await walk(client, "u/ann/sessions/long?before=40", "later")
+        assert f'dir="auto">message &lt;{149}&gt;</p>' in forward[-1]
+        points = await walk(client, "u/ann/sessions/long", "older checkpoints")
+        for n in range(150):
+            assert sum(f"<code>c{n:04}</code>" in text for text in points) == 1, n
+
+
+async def test_a_huge_message_is_cut_and_read_in_pieces(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/m.db"
+    await save_talk(url, "wide", ["".join(f"{n:07} " for n in range(40_000))])
+    async with serving(url) as client:
+        text = await page(client, "u/ann/sessions/wide")
+        assert len(text) < 20_000
+        assert "318,800 more characters" in text
+        pieces = await walk(client, "u/ann/sessions/wide/messages/m0", "next")
+        assert len(pieces) == 4
+        assert max(map(len, pieces)) < 150_000
+        for n in (0, 12_499, 12_500, 39_999):
+            assert sum(f"{n:07}" in piece for piece in pieces) == 1, n
+        await page(client, "u/ann/sessions/wide/messages/nothing", 404)
+
+
+async def test_a_record_with_a_huge_text_is_cut_and_read_in_pieces(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/m.db"
+    async with open_memory(url) as memory:
+        kept = await memory.remember("first " + "word " * 30_000 + "last", user_id="ann")
+    async with serving(url) as client:
+        assert len(await page(client, "u/ann/memory")) < 10_000
+        pieces = await walk(client, f"u/ann/records/{kept.kept[0].id}/text", "next")
+        assert "first" in pieces[0]
+        assert "last</pre>" in pieces[-1]
+        await page(client, "u/ann/records/nothing/text", 404)
+
+
+async def test_many_facts_are_paged_and_the_slider_has_few_stops(tmp_path: Path) -> None:
+    url, begun = f"sqlite:{tmp_path}/m.db", datetime(2026, 1, 1, tzinfo=UTC)
+    async with open_memory(url) as memory:
+        facts = (
+            Fact(
+                id=f"f{n:04}",
+                subject=f"person {n:04}",
+                predicate="knows",
+                object="Ann",
+                recorded_at=begun + timedelta(minutes=n),
+                provenance=Provenance(origin="user"),
+            )
+            for n in range(1_000)
+        )
+        await memory.store.put(Scope("default", "ann"), *facts)
+    async with serving(url) as client:
+        pages = await walk(client, "u/ann/facts", "next 40")
+        assert len(pages) == 25
+        for n in range(1_000):
+            assert sum(f"<bdi>person {n:04} knows Ann</bdi>" in text for text in pages) == 1, n
+        stops = re.search(r'data-stops="([^"]+)"', pages[0])
+        assert stops is not None
+        assert len(stops[1].split()) <= 401
+        first = await page(client, "u/ann/facts?k=0")
+        assert "person 0999" not in first, "what was learned last was not known at the first stop"
+
+
+async def test_many_conversations_are_paged(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/m.db"
+    for n in range(60):
+        await save_talk(url, f"talk-{n:02}", ["hello"])
+    async with serving(url) as client:
+        pages = await walk(client, "u/ann/sessions", "older")
+        assert len(pages) == 2
+        for n in range(60):
+            assert sum(f"<bdi>talk-{n:02}</bdi>" in text for text in pages) == 1, n
+
+
+async def plant_requests(url: str, records: list[dict[str, JSON]]) -> None:
+    async with aclosing(open_checkpoints(url)) as saved:
+        begun = datetime(2026, 1, 1, tzinfo=UTC)
+        entries = [
+            Recorded(f"q{n}", begun + timedelta(minutes=n), "loom.request", {"turn": 1, "purpose": "answer", **record})
+            for n, record in enumerate(records)
+        ]
+        point = Checkpoint(id="c", session_id="talk", at=begun, position=len(entries), turn=1)
+        await saved.save(Scope("default", "ann", "talk"), point, entries=entries, head=None)
+
+
+def told(read: int, write: int) -> dict[str, JSON]:
+    """A request whose provider reported what its cache did."""
+    usage: JSON = [read + write, 10, read, write]
+    return {
+        "provider": "anthropic",
+        "model": "claude-sonnet-4-5",
+        "usage": usage,
+        "reported": {"read": read, "write": write},
+    }
+
+
+async def test_many_requests_are_paged(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/m.db"
+    await plant_requests(url, [told(0 if n == 0 else 1_000, 1_000) for n in range(250)])
+    async with serving(url) as client:
+        pages = await walk(client, "u/ann/sessions/talk/requests", "\N{LEFTWARDS ARROW} earlier requests")
+        assert len(pages) == 3
+        for n in range(250):
+            assert sum(f'/requests/q{n}">{n + 1}</a>' in text for text in pages) == 1, n
+
+
+async def test_not_reported_is_not_zero_and_a_cache_that_nobody_missed_is_lost(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/m.db"
+    silent: dict[str, JSON] = {"usage": [900, 10, 0, 0], "sections": {"tools": 100, "convo": 800}}
+    plain: dict[str, JSON] = {**told(0, 2_000), "sections": {"tools": 500, "convo": 1_500}}
+    await plant_requests(url, [silent, plain, told(2_000, 100), told(300, 1_900)])
+    async with serving(url) as client:
+        text = await page(client, "u/ann/sessions/talk/requests")
+        rows = re.findall(r"<tr><td.*?</tr>", text, re.DOTALL)
+        assert rows[0].count('<span class="silent">not reported</span>') == 4, "read, predicted, written, and the state"
+        assert "0</td>" in rows[1]
+        assert "left unread" in rows[3], "1,800 of the 2,100 tokens that were left were not read"
+        assert "left unread" not in rows[1] + rows[2]
+        assert ">1 \N{MULTIPLICATION SIGN}</b>cache lost" in text
+        assert "1 of 4</b>cache not reported" in text
+        first = await page(client, "u/ann/sessions/talk/requests/q0")
+        assert "what the cache did was not reported" in first
+        assert '<td class="n"><span class="silent">not reported</span></td>' in first
+        second = await page(client, "u/ann/sessions/talk/requests/q1")
+        assert "read 0 (0%), written 2,000 (100%), neither 0 (0%)" in second
+        row = re.search(r"convo</td>(.*?)</tr>", second, re.DOTALL)
+        assert row is not None
+        assert re.findall(r">([\d,$.]+)<", row[1]) == ["1,500", "0", "1,500", "0", "$0.005625"]
+
+
+async def test_pages_follow_only_what_their_token_may_read(copy: str, tmp_path: Path) -> None:
+    tokens = TokenFile(tmp_path / "tokens.json")
+    ann = tokens.add("ann", users=["ann"])
+    async with serving(copy, tokens=tokens) as client:
+        assert (await client.get("/inspect/u/ann/events")).status_code == 401
+        client.cookies.set("loom_token", ann, path="/inspect")
+        for path in (f"u/{quote('Zoë')}/events", f"u/{quote('Zoë')}/sessions/talk-0/events", "u/nobody/events"):
+            assert (await client.get(f"/inspect/{path}")).status_code == 403, path
+        assert (await client.get("/inspect/u/ann/sessions/nothing/events")).status_code == 404
+
+
 # -- text of others in every field
 
 
@@ -330,16 +514,75 @@ async def plant(url: str, texts: list[str]) -> str:
         for text in texts[:20]:
             await memory.instruct(f"Always say {text}"[:200], user_id=user, confirmed=False)
         for number, text in enumerate(texts[:40]):
-            id = f"e{number}"
-            scope = Scope("default", user, f"talk{text}"[:100])
-            now = datetime.now(UTC)
-            entries = (
-                LoggedMessage(id, now, Message("user", text)),
-                Recorded(f"r{number}", now, f"kind {text}"[:100], {"x": text}),
-            )
-            point = Checkpoint(id=f"c{number}", session_id=str(scope.session_id), at=now, position=len(entries), turn=1)
-            await saved.save(scope, point, entries=entries, head=None)
+            await plant_conversation(saved, Scope("default", user, f"talk{text}"[:100]), number, text)
+        await plant_dead_job(memory, Scope("default", user), texts[0])
     return user
+
+
+async def plant_conversation(saved: CheckpointStore, scope: Scope, number: int, text: str) -> None:
+    """A conversation with a text in everything that its pages show: messages, tools, a compaction, requests, bodies."""
+    now, id = datetime.now(UTC), f"e{number}"
+    call = Message("assistant", (ToolCallPart("call", f"tool {text}"[:60], {"given": text}),))
+    result = Message("user", (ToolResultPart("call", (TextPart(text),), is_error=bool(number % 2)),))
+    usage: JSON = [2_000, 40, 0, 1_900]
+    record: dict[str, JSON] = {
+        "turn": 1,
+        "purpose": f"answer {text}",
+        "provider": text,
+        "model": text,
+        "sections": {text or "none": 900, "tools": 100},
+        "markers": [[text, text, 100, text]],
+        "usage": usage,
+        "reported": {"read": 0, "write": 1_900},
+        "predicted": [1_000, 10],
+        "loss": {"cause": f"cause {text}", "path": text, "entry": text, "byte": 3, "tokens": 7},
+    }
+    entries = (
+        LoggedMessage(id, now, Message("user", (TextPart(text),))),
+        LoggedMessage(f"{id}t", now, call),
+        LoggedMessage(f"{id}r", now, result),
+        Recorded(f"r{number}", now, f"kind {text}"[:100], {"x": text}),
+        Recorded(f"q{number}", now, "loom.request", record),
+        Recorded(f"b{number}", now, "loom.request.body", body_of(f"q{number}", f"a {text}")),
+        Recorded(f"p{number}", now, "loom.request", {**record, "error": text}),
+        Recorded(f"d{number}", now, "loom.request.body", body_of(f"p{number}", f"b {text}")),
+        Compaction(
+            id=f"z{number}",
+            at=now,
+            strategy=f"strategy {text}"[:100],
+            replacements=(Replacement((id,), Message("user", (TextPart(f"summary {text}"),))),),
+            tokens_before=90,
+            tokens_after=9,
+        ),
+    )
+    point = Checkpoint(
+        id=f"c{number}",
+        session_id=str(scope.session_id),
+        at=now,
+        position=len(entries),
+        turn=1,
+        compactions=(f"z{number}",),
+    )
+    await saved.save(scope, point, entries=entries, head=None)
+
+
+def body_of(request: str, text: str) -> dict[str, JSON]:
+    """The body of a request, as a journal keeps it."""
+    block: JSON = {"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}
+    values: JSON = {
+        "model": "claude-sonnet-4-5",
+        "system": [block],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": text}]}],
+    }
+    return {"request": request, "after": None, "same": [], "lists": {}, "values": values}
+
+
+async def plant_dead_job(memory: Memory, scope: Scope, text: str) -> None:
+    now = datetime.now(UTC)
+    kind = f"kind {text}"[:100]
+    await memory.store.write(scope, jobs=[Job(id="job", scope=scope, kind=kind, key="key", run_at=now)])
+    (lease,) = await memory.store.lease(now=now, until=now + timedelta(minutes=1), scope=scope, kinds=[kind])
+    await memory.store.fail(lease, reason=text, now=now, retry_at=None)
 
 
 async def test_text_of_others_is_text_in_every_field(tmp_path: Path) -> None:
@@ -371,5 +614,17 @@ async def test_text_of_others_is_text_in_every_field(tmp_path: Path) -> None:
         async with aclosing(open_checkpoints(url)) as saved:
             found = await saved.sessions(Scope("default", user))
         assert len(found) == 40
-        for one in found[::4]:
-            await page(client, f"{base}/sessions/{quote(one.session_id, safe='')}")
+        for one in found:
+            here = f"{base}/sessions/{quote(one.session_id, safe='')}"
+            text = await page(client, here)
+            number = re.search(r"/compactions/z(\d+)", text)
+            assert number is not None
+            await page(client, f"{here}/compactions/z{number[1]}")
+            await page(client, f"{here}/messages/e{number[1]}")
+            for by in ("cache", "sections"):
+                await page(client, f"{here}/requests?by={by}")
+            await page(client, f"{here}/requests/q{number[1]}")
+            assert "<byte-diff" in await page(client, f"{here}/requests/p{number[1]}")
+        dropped = await client.post("/inspect/transcript", files={"file": ("x.jsonl", hostile_transcript(CORPUS))})
+        assert dropped.status_code == 200
+        check_markup(dropped.text)

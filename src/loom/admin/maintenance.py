@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 from unicodedata import normalize
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from loom.admin.doctor import labels_of
 from loom.core.record import Erasure, Receipt, StoreReceipt
@@ -155,7 +155,8 @@ class Made(NamedTuple):
 async def init_store(url: str, **roles: Any) -> tuple[Made, ...]:
     """Make what is needed at `url`, and at every place it is made of; what is there already stays.
 
-    `roles` are the options of `init_schema`, for Postgres, whose URL names an administrator here.
+    `roles` are the options of `init_schema`, for Postgres, whose URL names an administrator here; its `progress` is
+    told how many users were moved, or indexes made, and of how many.
     """
     return tuple([Made(part, await _made(part, place, roles)) for part, place in places_of(url).items()])
 
@@ -183,11 +184,12 @@ async def _init_schema(place: str, roles: dict[str, Any]) -> str:
         for name, usual in (("schema", SCHEMA), ("app_role", APP_ROLE), ("owner_role", OWNER_ROLE))
     )
     at = urlsplit(place)
+    hosts = at.netloc.rpartition("@")[2]
     if made.one_role:
         return f"schema {schema!r} is at version {VERSION} and belongs to the role of this URL: connect as that{notes}"
     return (
         f"schema {schema!r} is at version {VERSION} and belongs to {owner!r}, which is not for connecting; open "
-        f"the store as {app!r}: postgresql://{app}@{at.netloc.rpartition('@')[2]}{at.path}{notes}"
+        f"the store as {app!r}: {urlunsplit(('postgresql', f'{app}@{hosts}', at.path, at.query, ''))}{notes}"
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, NamedTuple
 
-from loom.core.log import Checkpoint, end_of_turn
+from loom.core.log import Checkpoint, LogEntry, LoggedMessage, end_of_turn
 from loom.core.scope import Scope
 from loom.errors import NotFound, UsageError
 from loom.protocols.checkpoint_store import CheckpointStore
@@ -61,6 +61,43 @@ async def saved_session(store: CheckpointStore, scope: Scope, at: str | None = N
     )
     await session.restore(found)
     return session
+
+
+class SessionLine(NamedTuple):
+    """A saved conversation in a list."""
+
+    id: str
+    begins: str
+    """The first message of the user."""
+    checkpoints: int
+    last: Checkpoint
+
+
+async def recent_sessions(store: CheckpointStore, user: Scope, *, limit: int | None = None) -> list[SessionLine]:
+    """The conversations of a user, last saved first."""
+    found: list[SessionLine] = []
+    for saved in await store.sessions(user, limit=limit):
+        scope = user.for_session(saved.session_id)
+        points = await store.list(scope)
+        said = _texts_of_user(await store.history(scope, points[-1].id, bodies=False))
+        found.append(SessionLine(saved.session_id, next(iter(said), ""), len(points), points[0]))
+    return found
+
+
+async def lines_of_user(store: CheckpointStore, user: Scope, *, limit: int) -> list[str]:
+    """What a user said in the last conversations, oldest first."""
+    lines: list[str] = []
+    for saved in reversed(await store.sessions(user, limit=limit)):
+        scope = user.for_session(saved.session_id)
+        last = await store.load(scope)
+        if last is not None:
+            lines += _texts_of_user(await store.history(scope, last.id, bodies=False))
+    return lines
+
+
+def _texts_of_user(log: Iterable[LogEntry]) -> list[str]:
+    said = (entry.message for entry in log if isinstance(entry, LoggedMessage) and entry.message.role == "user")
+    return [message.text for message in said if message.text.strip()]
 
 
 async def compact_saved(

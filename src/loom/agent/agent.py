@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,6 +15,7 @@ from loom.context.context import Context
 from loom.context.prompt import Prompt
 from loom.context.skills import Skill
 from loom.core.clock import Clock
+from loom.core.doors import missing_attribute
 from loom.core.log import Event, MemoryLearned, MemoryPromoted, Recovery
 from loom.core.message import JSON, Message, ToolSpec, Usage
 from loom.core.record import Erasure, StoreReceipt
@@ -94,6 +95,14 @@ def result_of(session: Session, reply: Reply, *, notes: tuple[str, ...], learned
     )
 
 
+_OTHER_WORDS = {
+    **dict.fromkeys(("invoke", "chat", "query", "ask", "generate"), "run_sync(text, user_id=...), or await run(...)"),
+    "ainvoke": "await run(text, user_id=...)",
+    **dict.fromkeys(("astream", "run_stream", "stream_events"), "stream(text, user_id=...)"),
+}
+"""What other agents call these methods."""
+
+
 class Agent:
     """Answers users, each with a memory of their own.
 
@@ -108,7 +117,7 @@ class Agent:
         *,
         model: str | Model | None = None,
         memory: str | Mapping[str, Any] | Memory | None = "inmemory",
-        tools: Iterable[Tool] = (),
+        tools: Iterable[Tool | Callable[..., Any]] = (),
         skills: Iterable[Skill] = (),
         memory_tools: bool = False,
         checkpoints: str | CheckpointStore | KeyValues | None = None,
@@ -130,7 +139,8 @@ class Agent:
                 key and answers with what it finds in memory.
             memory: `inmemory`, `sqlite:PATH`, a mapping, or a memory; None for none. If not given, it remembers
                 until the process ends. What is given as an object (a model, a store) is not closed by the agent.
-            tools: what it may call; see @tool.
+            tools: what it may call: functions with type hints, sync or async, whose docstring says what they do; what
+                @tool made; or any object with `spec` and `run`.
             skills: what the user may activate by what they say, and the model load with `load_skill`.
             memory_tools: whether it may search and change the memory by itself, beside what is recalled anyway.
             checkpoints: where sessions are saved; beside the memory if that lasts, else in this process.
@@ -170,7 +180,7 @@ class Agent:
         self._sessions = Sessions(
             partial(Session, model=metered(self.model, self._ledger), config=session_config, checkpoints=store, **own),
             instructions=instructions,
-            tools=(*tools, *(_memory_tools(self.memory) if memory_tools else ())),
+            tools=(*_as_tools(tools), *(_memory_tools(self.memory) if memory_tools else ())),
             store=store,
             closes_store=store is not checkpoints,
             namespace=namespace or (self.memory.namespace if self.memory else "default"),
@@ -383,6 +393,11 @@ class Agent:
             finally:
                 portal.close()
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, name, _OTHER_WORDS)
+
     def __repr__(self) -> str:
         return f"Agent(name={self.name!r}, model={self.model.name!r}, memory={self.memory!r})"
 
@@ -439,6 +454,14 @@ class Agent:
 
     def _answering(self) -> AbstractAsyncContextManager[None]:
         return self.memory.answering() if self.memory else nullcontext()
+
+
+def _as_tools(given: Iterable[Tool | Callable[..., Any]]) -> tuple[Tool, ...]:
+    if given == ():
+        return ()
+    from loom.tools.function import as_tools  # noqa: PLC0415  (pydantic, only where there are tools)
+
+    return as_tools(given)
 
 
 def _memory_tools(memory: Memory | None) -> tuple[Tool, ...]:

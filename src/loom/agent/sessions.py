@@ -79,9 +79,6 @@ class Sessions:
             raise UsageError(
                 f"instructions are text, a Context, or what PromptBuilder.build() gave, not {instructions!r}"
             )
-        for tool in tools:
-            if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise UsageError(f"{tool!r} is not a tool; put @tool above the function")
         self._clock = clock or SystemClock()
         self._make_session = partial(make, tools=tools, clock=self._clock)
         self._instructions = instructions

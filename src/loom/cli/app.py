@@ -157,6 +157,7 @@ def options(
     ] = False,
 ) -> None:
     """Decide what a model sees, and remember what it should know next time."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what a terminal cannot show is better shown as `?` than not at all
+    # What a terminal cannot show is better shown as `?` than not at all; so with what is piped in and is not text.
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

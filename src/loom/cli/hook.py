@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
-from loom.cli.mcp import Namespace, Url, User, program
-from loom.cli.output import Json, ask, console, print_json
+from loom.cli.mcp import Namespace, Url, User, make_edit, program
+from loom.cli.output import Json, console
 from loom.errors import UsageError
-from loom.server.hooks import HookOptions, answer, default_url
+from loom.server.hooks import READS, HookOptions, answer, default_url
+from loom.server.hosts import HOSTS, plan_hooks
 
 Warm = Annotated[
     bool,
-    typer.Option("--warm", help="Let a process stay for 15 minutes that has the engine loaded: prompts wait less."),
+    typer.Option(
+        "--warm/--cold",
+        help="Whether a process stays for 15 minutes that has the engine loaded, so that prompts wait less.",
+    ),
 ]
 
 app = typer.Typer(help="Give Claude Code and Codex what Loom remembers, and keep what they forget, by hooks.")
@@ -33,7 +36,7 @@ def install(
     url: Url = None,
     user: User = "me",
     namespace: Namespace = "default",
-    warm: Warm = False,
+    warm: Warm = True,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     json: Json = False,
 ) -> None:
@@ -41,8 +44,6 @@ def install(
 
     The change is shown first. Running it again changes nothing.
     """
-    from loom.server.hosts import HOSTS, plan_hooks
-
     found = HOSTS.get(host)
     if found is None or found.hooks_file is None:
         known = ", ".join(name for name, one in HOSTS.items() if one.hooks_file)
@@ -51,22 +52,18 @@ def install(
         raise UsageError("--user is empty; name the user whose memory it is")
     path = (Path.cwd() if project else Path.home()).joinpath(*found.hooks_file)
     # The settings of a project are shared: without a URL, each machine uses the memory of the person at it.
-    options = HookOptions(url or ("" if project else default_url()), user, namespace, warm=warm)
+    options = HookOptions(url or ("" if project else default_url()), user, namespace)
     start = ["loom" if project else program(), "hook", "run"]
-    hooks = {event: _hook([*start, event, *options.words()]) for event in found.events}
+    hooks = {
+        event: _hook([*start, event, *options._replace(warm=warm and event in READS).words()]) for event in found.events
+    }
     edit = plan_hooks(path, None if remove else hooks)
-    if edit.changes and not json:
-        console().print(Text(edit.diff), soft_wrap=True)
-    if edit.changes and not yes and not json:
-        ask(f"Change {path}?")
-    if edit.changes:
-        edit.make()
-    if json:
-        print_json({"host": host, "file": str(path), "changed": edit.changes, "diff": edit.diff})
-        return
-    state = "was changed; restart" if edit.changes else "is as it should be, nothing was changed in"
-    console().print(Text(f"{path} {state} {found.title}"), soft_wrap=True)
-    if edit.changes and not remove and host == "codex":
+    has_hooks = make_edit(host, edit, yes=yes, json=json) and not remove
+    if has_hooks and warm:
+        console().print(
+            "A process of Loom stays for 15 minutes after each prompt, so that the next one is quick; --cold: none."
+        )
+    if has_hooks and host == "codex":
         console().print("Codex runs new hooks only after you have accepted them: type /hooks in it.")
 
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from loom.cli.output import Json, ask, console, echo, print_json
 from loom.errors import UsageError
 from loom.server.hooks import default_url
+from loom.server.hosts import HOSTS, Edit, plan_edit
 
 app = typer.Typer(
     help="Serve the memory to Claude Code, Codex, Cursor and other programs that speak MCP.",
@@ -92,8 +93,6 @@ def install(
 
     The change is shown first. Running it again changes nothing.
     """
-    from loom.server.hosts import HOSTS, plan_edit
-
     found = HOSTS.get(host)
     if found is None:
         raise UsageError(f"{host!r:.60} is not a program that Loom knows; name one of {', '.join(HOSTS)}")
@@ -104,17 +103,26 @@ def install(
     options += ["--trust-instructions"] if trust_instructions else []
     entry = {"command": "loom" if project else program(), "args": ["mcp", *options]}
     edit = plan_edit(found, path, None if remove else entry)
+    make_edit(host, edit, yes=yes, json=json)
+
+
+def make_edit(host: str, edit: Edit, *, yes: bool, json: bool) -> bool:
+    """Show a change of a program's settings, make it if the user agrees, and say what was done; True: say more.
+
+    With `--json` nobody is there to be asked.
+    """
     if edit.changes and not json:
         console().print(Text(edit.diff), soft_wrap=True)
     if edit.changes and not yes and not json:
-        ask(f"Change {path}?")
+        ask(f"Change {edit.path}?")
     if edit.changes:
         edit.make()
     if json:
-        print_json({"host": host, "file": str(path), "changed": edit.changes, "diff": edit.diff})
-        return
+        print_json({"host": host, "file": str(edit.path), "changed": edit.changes, "diff": edit.diff})
+        return False
     state = "was changed; restart" if edit.changes else "is as it should be, nothing was changed in"
-    console().print(Text(f"{path} {state} {found.title}"), soft_wrap=True)
+    console().print(Text(f"{edit.path} {state} {HOSTS[host].title}"), soft_wrap=True)
+    return edit.changes
 
 
 def _from_anywhere(url: str) -> str:

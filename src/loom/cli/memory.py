@@ -29,6 +29,7 @@ from loom.cli.output import (
     progress_bars,
     write_file,
 )
+from loom.cli.store import DEFAULT
 from loom.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -246,7 +247,6 @@ Embedder = Annotated[
         envvar="LOOM_EMBEDDER",
     ),
 ]
-DEFAULT = "sqlite:./loom-memory.db"
 
 
 @contextmanager
@@ -297,6 +297,7 @@ def _print_notes(notes: Iterable[str]) -> None:
         console().print(Text(f"! {note}", style="yellow"))
 
 
+@app.command(name="remember", hidden=True)  # as in Python
 @app.command()
 def add(
     text: Annotated[list[str], typer.Argument(help="The texts to remember, one per argument.")],
@@ -323,6 +324,7 @@ def add(
     _print_notes(notes)
 
 
+@app.command(name="recall", hidden=True)  # as in Python
 @app.command()
 def search(
     query: Annotated[str, typer.Argument(help="The question, in plain words.")],
@@ -620,11 +622,28 @@ def work(
         str | None,
         typer.Option(help="The model that reads waiting turns, as provider:model; without it they keep waiting."),
     ] = None,
+    processes: Annotated[int, typer.Option(help="How many processes share the work.")] = 1,
+    every: Annotated[
+        float | None, typer.Option(help="Go on until it is stopped, with this pause in seconds when nothing is due.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Run the waiting jobs of all users."""
-    with _opened(url, model=model) as memory:
-        done = memory.metabolize()
+    """Run the waiting jobs of all users.
+
+    Several of them, on one machine or on many, share the jobs of one Postgres or Redis.
+    """
+    from loom.admin.workers import Worker, run_workers
+    from loom.memory.results import Metabolized
+
+    done = Metabolized()
+    with progress_bar("working") as progress:
+
+        def add(more: Metabolized) -> None:
+            nonlocal done
+            done += more
+            progress(done.jobs, done.jobs)
+
+        run_workers(Worker(url, model, every), processes=processes, report=add)
     if json:
         print_json(done)
         return

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Protocol, cast
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -56,26 +56,74 @@ def ask(question: str) -> None:
     typer.confirm(plain_text(question), abort=True)
 
 
+def edited_line(prompt: str) -> str:
+    """Read a line in a terminal, with the line editor of readline where that was imported."""
+    return input(prompt)
+
+
+def plain_line(prompt: str) -> str:
+    """Read a line of the input; a prompt goes to the error stream.
+
+    Raises:
+        EOFError: there are no more.
+    """
+    sys.stderr.write(prompt)
+    sys.stderr.flush()
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line.removesuffix("\n")
+
+
+class Lines(Protocol):
+    """Breaks the lines of a text that comes in pieces."""
+
+    def feed(self, text: str) -> str:
+        """What to print now."""
+        ...
+
+    def flush(self) -> str:
+        """What is left at the end of the text."""
+        ...
+
+
 class Stream:
     """Prints a streamed text, each piece at once.
 
     Characters that may belong to the next piece wait for it: half a line end, and characters that join two others.
+    With `lines`, a word waits until it is complete.
     """
 
     _WAITING = "\r\u200c\u200d\ufe0e\ufe0f"
 
-    def __init__(self) -> None:
+    def __init__(self, lines: Lines | None = None) -> None:
         self._before, self._held = "", ""
+        self._lines = lines
+        self.in_line = False
+        """Whether the last line is not complete."""
 
     def write(self, piece: str) -> None:
         """Print the next piece."""
         text = self._held + piece
         ready = text.rstrip(self._WAITING)
         self._held = text[len(ready) :]
-        sys.stdout.write(plain_text(self._before + ready)[len(self._before) :])
-        sys.stdout.flush()
+        clean = plain_text(self._before + ready)[len(self._before) :]
+        self._print(clean if self._lines is None else self._lines.feed(clean))
+        if clean:
+            self.in_line = not clean.endswith("\n")
         last = ready[-1:] or self._before
         self._before = last if plain_text(last) == last else ""
+
+    def end(self) -> None:
+        """Print what waits, and end the line that is not complete."""
+        self._held = self._before = ""
+        left = "" if self._lines is None else self._lines.flush()
+        self._print(left + "\n" if self.in_line else left)
+        self.in_line = False
+
+    def _print(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
 def print_listed(id: str, text: str, about: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import webbrowser
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from typer.core import TyperGroup
 
 from loom.cli.memory import DEFAULT
 from loom.cli.output import Json, console, echo, print_json
-from loom.errors import MissingExtra, UsageError
+from loom.errors import UsageError
 
 
 class UrlGroup(TyperGroup):
@@ -47,6 +48,17 @@ def token_file(path: Path | None) -> Any:
     return TokenFile(path or Path.home() / ".loom" / "tokens.json")
 
 
+def existing_tokens(path: Path | None) -> Any:
+    """The tokens in a file, which has to be there if it was named: a name that is misspelled must not open a server."""
+    file = token_file(path)
+    if path is not None and not path.exists():
+        raise UsageError(
+            f"there is no file of tokens {path}; make it with `loom serve token add NAME --tokens {path}`, or leave "
+            "out --tokens"
+        )
+    return file
+
+
 @app.callback()
 def serve(
     ctx: typer.Context,
@@ -57,6 +69,10 @@ def serve(
     ] = "default",
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port; 0 for any free one.", min=0, max=65535)] = 8420,
+    knowledge: Annotated[
+        list[Path] | None,
+        typer.Option("--knowledge", help="A file or folder of documents that every recall reads too; repeatable."),
+    ] = None,
     tokens: Tokens = None,
     json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
 ) -> None:
@@ -68,14 +84,15 @@ def serve(
         return
     from loom.server.http.guard import LOOPBACK
 
-    file = token_file(tokens)
+    file = existing_tokens(tokens)
     is_local = host in LOOPBACK
     if not is_local and not file.tokens():
         raise UsageError(
             f"{host} can be reached from other machines, and there are no tokens; make one first with "
             "`loom serve token add NAME`, or listen on 127.0.0.1"
         )
-    anyio.run(_serve, _Served(url, namespace, host, port, json=json, tokens=file, needs_token=not is_local))
+    served = _Served(url, namespace, host, port, json=json, tokens=file, needs_token=not is_local)
+    anyio.run(_serve, replace(served, knowledge=tuple(knowledge or ())))
 
 
 def inspect(
@@ -117,6 +134,7 @@ class _Served:
     tokens: Any = None
     needs_token: bool = False
     transcript: Path | None = None
+    knowledge: tuple[Path, ...] = ()
     page: str = ""
     opens: bool = False
 
@@ -126,14 +144,12 @@ async def _serve(served: _Served) -> None:
     from loom.engine.open import open_memory
     from loom.server.http.app import create_app
     from loom.server.http.guard import LOOPBACK
-
-    try:
-        import uvicorn
-    except ImportError as error:
-        raise MissingExtra("loom serve", "server") from error
+    from loom.server.http.listen import http_server
 
     checkpoints, notes = agent_checkpoints(None, served.url)
-    async with open_memory(served.url, namespace=served.namespace) as memory, aclosing(checkpoints):
+    config, left_out = await _with_knowledge(served.knowledge)
+    notes = (*notes, *left_out)
+    async with open_memory(served.url, namespace=served.namespace, config=config) as memory, aclosing(checkpoints):
         hosts = None if served.needs_token else LOOPBACK
         made = create_app(
             memory,
@@ -143,8 +159,6 @@ async def _serve(served: _Served) -> None:
             hosts=hosts,
             transcript=served.transcript,
         )
-        # Of the two parsers, this one has an end to what it reads as headers, before any of our limits is asked.
-        config = uvicorn.Config(made, http="h11", log_level="warning", access_log=False, server_header=False)
         with listening(served.host, served.port) as listener:
             host = f"[{served.host}]" if ":" in served.host else served.host
             where = f"http://{host}:{listener.getsockname()[1]}{served.page}"
@@ -156,7 +170,22 @@ async def _serve(served: _Served) -> None:
                     echo(f"! {note}", err=True)
             if served.opens:
                 webbrowser.open(where)
-            await uvicorn.Server(config).serve(sockets=[listener])
+            await http_server(made, on_end=made.end).serve(sockets=[listener])
+
+
+async def _with_knowledge(paths: Sequence[Path]) -> tuple[Any, tuple[str, ...]]:
+    """The configuration of a memory that reads these documents too, and what could not be read."""
+    if not paths:
+        return None, ()
+    from loom.knowledge import InMemoryKnowledgeBase, load_file, load_folder
+    from loom.memory.config import MemoryConfig
+
+    base, notes = InMemoryKnowledgeBase(), tuple[str, ...]()
+    for path in paths:
+        loaded = await (load_folder(path) if path.is_dir() else load_file(path))
+        await base.add(*loaded.documents)
+        notes += loaded.notes
+    return MemoryConfig(knowledge_base=base), notes
 
 
 def listening(host: str, port: int) -> socket.socket:

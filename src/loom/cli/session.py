@@ -11,13 +11,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from loom.admin.sessions import compact_saved, find_checkpoint, saved_session
-from loom.cli.chat import CHATS, WHO
+from loom.admin.sessions import compact_saved, find_checkpoint, recent_sessions, saved_session
 from loom.cli.output import Json, console, echo_json, print_json, write_file
-from loom.cli.store import run_and_close
+from loom.cli.store import DEFAULT, WHO, run_and_close
 from loom.core.codec import log_to_dict
 from loom.core.message import plain
 from loom.core.scope import Scope
+from loom.text.fence import one_line
 
 if TYPE_CHECKING:
     from loom.core.log import Checkpoint
@@ -39,6 +39,8 @@ Id = Annotated[str, typer.Argument(help="The id of the conversation.")]
 At = Annotated[str | None, typer.Option("--at", help="A checkpoint id, or the number of a turn; by default, the last.")]
 _T = TypeVar("_T")
 _WIDEST = 10_000
+_WORDS = 60
+"""Characters of the first words of a conversation."""
 
 
 def _run(store: str, work: Callable[[CheckpointStore], Awaitable[_T]]) -> _T:
@@ -52,25 +54,36 @@ def _run(store: str, work: Callable[[CheckpointStore], Awaitable[_T]]) -> _T:
 
 
 @app.command("list")
-def list_(store: Store = CHATS, user: User = WHO, namespace: Namespace = "default", json: Json = False) -> None:
-    """List the conversations of a user, the most recent first."""
-    saved = _run(store, lambda opened: opened.list(Scope(namespace, user)))
-    newest: dict[str, Checkpoint] = {}
-    points: dict[str, int] = {}
-    for checkpoint in saved:
-        newest.setdefault(checkpoint.session_id, checkpoint)
-        points[checkpoint.session_id] = points.get(checkpoint.session_id, 0) + 1
+def list_(
+    store: Store = DEFAULT,
+    user: User = WHO,
+    namespace: Namespace = "default",
+    limit: Annotated[int, typer.Option(help="The maximum number of conversations.", min=1)] = 20,
+    json: Json = False,
+) -> None:
+    """List the conversations of a user by their first words, the most recent first."""
+    scope = Scope(namespace, user)
+    found = _run(store, lambda opened: recent_sessions(opened, scope, limit=limit + 1))
+    more, found = len(found) > limit, found[:limit]
     if json:
-        print_json([{"session": id, "checkpoints": points[id], "last": last} for id, last in newest.items()])
+        print_json([{"session": id, "begins": text, "checkpoints": n, "last": last} for id, text, n, last in found])
         return
-    if not newest:
+    if not found:
         console().print(Text(f"user {user!r} has no conversations here"))
         return
-    table = Table("session", "turns", "checkpoints", "tokens", "last saved", box=None, pad_edge=False)
-    for id, last in newest.items():
-        tokens = last.usage.input + last.usage.output
-        table.add_row(Text(id), str(last.turn), str(points[id]), f"{tokens:,}", _time(last))
+    table = Table("session", "last saved", "turns", "checkpoints", "tokens", "begins with", box=None, pad_edge=False)
+    for line in found:
+        tokens = line.last.usage.input + line.last.usage.output
+        counts = (f"{count:,}" for count in (line.last.turn, line.checkpoints, tokens))
+        table.add_row(Text(line.id), _time(line.last), *counts, Text(_beginning(line.begins)))
     _print_whole(table)
+    if more:
+        console().print(Text(f"there are more; --limit {limit * 2} shows them"))
+
+
+def _beginning(text: str) -> str:
+    line = one_line(text)
+    return line if len(line) <= _WORDS else f"{line[:_WORDS].rstrip()}\N{HORIZONTAL ELLIPSIS}"
 
 
 def _time(checkpoint: Checkpoint) -> str:
@@ -87,7 +100,7 @@ def _print_whole(table: Table) -> None:
 @app.command()
 def show(
     id: Id,
-    store: Store = CHATS,
+    store: Store = DEFAULT,
     user: User = WHO,
     namespace: Namespace = "default",
     at: At = None,
@@ -138,7 +151,7 @@ def _show_checkpoints(store: str, scope: Scope, *, json: bool) -> None:
 @app.command()
 def requests(
     id: Id,
-    store: Store = CHATS,
+    store: Store = DEFAULT,
     user: User = WHO,
     namespace: Namespace = "default",
     at: At = None,
@@ -199,7 +212,7 @@ def _number(count: int | None) -> str:
 def restore(
     id: Id,
     at: Annotated[str, typer.Option("--at", help="A checkpoint id, or the number of a turn.")],
-    store: Store = CHATS,
+    store: Store = DEFAULT,
     user: User = WHO,
     namespace: Namespace = "default",
     json: Json = False,
@@ -219,7 +232,7 @@ def restore(
 def fork(
     id: Id,
     new_id: Annotated[str | None, typer.Option("--as", help="The id of the new conversation.")] = None,
-    store: Store = CHATS,
+    store: Store = DEFAULT,
     user: User = WHO,
     namespace: Namespace = "default",
     at: At = None,
@@ -241,7 +254,7 @@ def fork(
 @app.command()
 def export(
     id: Id,
-    store: Store = CHATS,
+    store: Store = DEFAULT,
     user: User = WHO,
     namespace: Namespace = "default",
     at: At = None,
@@ -268,7 +281,7 @@ def export(
 @app.command()
 def compact(
     id: Id,
-    store: Store = CHATS,
+    store: Store = DEFAULT,
     user: User = WHO,
     namespace: Namespace = "default",
     strategy: Annotated[str, typer.Option(help="snapshot, truncate or sliding_window.")] = "snapshot",

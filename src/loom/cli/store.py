@@ -25,6 +25,10 @@ app = typer.Typer(help="Create a store, verify its indexes, copy it, erase forgo
 Url = Annotated[
     str, typer.Argument(metavar="URL", help="The store: sqlite:PATH, postgres://..., redis://..., qdrant:FOLDER, ...")
 ]
+DEFAULT = "sqlite:./loom-memory.db"
+"""The store of every command that is given none: `loom chat` and `loom memory` see the same."""
+WHO = "me"
+"""The user of every command that is given none."""
 _T = TypeVar("_T")
 
 
@@ -58,15 +62,27 @@ def init(
     one_role: Annotated[
         bool, typer.Option("--one-role", help="Create no role in Postgres: stores connect as the role of this URL.")
     ] = False,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1024,
+            help="Spread users over this many partitions of each table in Postgres; moves them if there are others.  "
+            "[default: as it is, 1 for a new schema]",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Create the schema and roles in Postgres, or the file or folder of another store; existing data stays."""
+    """Create the schema and roles in Postgres, or the file or folder of another store; existing data stays.
+
+    While users are moved to other partitions, stores refuse calls. If interrupted, run it again to continue.
+    """
     from loom.admin.maintenance import init_store
 
     roles = {"schema": schema, "app_role": app_role, "owner_role": owner_role, "password": password}
-    roles |= {"one_role": one_role or None}
-    with progress_bar("making"):
-        made = anyio.run(partial(init_store, url, **roles))
+    roles |= {"one_role": one_role or None, "partitions": partitions}
+    with progress_bar("making") as progress:
+        made = anyio.run(partial(init_store, url, progress=progress, **roles))
     if json:
         print_json({one.part: one.done for one in made})
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, cast
 
@@ -26,6 +26,15 @@ def check_text(value: str, what: str, *, max_bytes: int | None = None, may_be_em
         raise UsageError(f"{what} holds half a surrogate pair at position {error.start}; remove it") from error
     if max_bytes is not None and size > max_bytes:
         raise UsageError(f"{what} takes {size:,} bytes; at most {max_bytes:,} are allowed: give a shorter one")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint for the end of an error: the known name that is almost this word; empty where there is none."""
+    from difflib import get_close_matches  # noqa: PLC0415  (only where something was misspelt)
+
+    lower = {name.lower(): name for name in known}
+    found = get_close_matches(word.lower(), lower, n=1, cutoff=0.6)
+    return f"; did you mean {lower[found[0]]!r}?" if found else ""
 
 
 def join_surrogates(text: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
+from loom.core.checks import did_you_mean
 from loom.errors import UsageError
 
 _T = TypeVar("_T")
@@ -24,6 +25,17 @@ def door(module: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], C
         return getattr(import_module(homes[name]), name)
 
     return load, lambda: sorted(homes)
+
+
+def missing_attribute(owner: object, name: str, words: Mapping[str, str]) -> AttributeError:
+    """The error for a name that an object does not have: with Loom's word for what others call so, or one close to it.
+
+    A class raises it in `__getattr__`, which type checkers do not see: to them every name would be right.
+    """
+    kind = type(owner).__name__
+    hint = f"; in Loom it is {words[name]}" if name in words else ""
+    public = (known for known in dir(type(owner)) if not known.startswith("_"))
+    return AttributeError(f"{kind!r} object has no attribute {name!r}{hint or did_you_mean(name, public)}")
 
 
 class Late:

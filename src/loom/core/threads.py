@@ -45,12 +45,17 @@ class Portal:
         return os.getpid() == self._pid
 
     def call(self, function: Callable[[], Awaitable[_T]]) -> _T:
-        """Run an async function there and wait for what it returns.
+        """Run an async function there and wait for what it returns; a caller that is interrupted stops it.
 
         Raises:
             UsageError: the process was forked after the portal was opened.
         """
-        return self._checked().call(function)
+        task = self._checked().start_task_soon(function)
+        try:
+            return task.result()
+        except KeyboardInterrupt:
+            task.cancel()
+            raise
 
     def start(self, function: Callable[[], Awaitable[_T]]) -> Future[_T]:
         """Run an async function there, for a caller that does other things meanwhile; cancelling the future stops it.

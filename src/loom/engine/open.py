@@ -8,9 +8,10 @@ from importlib.util import find_spec
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
+from loom.core.checks import did_you_mean
 from loom.core.clock import Clock
 from loom.core.record import Layer
-from loom.engine.urls import PLACE_OPTIONS, STORES, Opening, Registry, place_in, store_at, written_out
+from loom.engine.urls import PLACE_OPTIONS, STORES, Opening, Registry, place_in, scheme_hint, store_at, written_out
 from loom.errors import MissingExtra, UsageError
 from loom.memory._write.extract_rules import RuleExtractor
 from loom.memory._write.learn_in_background import FACTS, Facts
@@ -22,10 +23,11 @@ from loom.protocols.extractor import Extractor
 from loom.protocols.memory_store import MemoryStore, Store
 from loom.protocols.model import Model, ModelRequest, Rendered
 from loom.protocols.reranker import Reranker
+from loom.protocols.tool import Tool
 from loom.providers import models
 from loom.providers.embedding.choose import BUILT_IN, OpensEmbedder, local_embedder, pick_embedder
 from loom.providers.models.offline import OfflineModel
-from loom.session import OPENER
+from loom.session import OPENER, TOOL_MAKER
 from loom.stores import files, inmemory, sqlite
 
 if TYPE_CHECKING:
@@ -105,13 +107,15 @@ def memory_parts(
     unknown = set(options) - set(_DEFAULTS)
     if unknown:
         known = ", ".join((*_DEFAULTS, "extractor", "clock"))
-        raise UsageError(f"a memory has no option {', '.join(sorted(unknown))}; the options are {known}")
+        hint = did_you_mean(min(unknown), (*_DEFAULTS, "extractor", "clock"))
+        raise UsageError(f"a memory has no option {', '.join(sorted(unknown))}; the options are {known}{hint}")
     options = {**_DEFAULTS, **options}
     place = place_of(url)
     if isinstance(url, Mapping):
         known = (*PLACE_OPTIONS, *_OPTIONS)
         if unknown := set(url) - set(known):
-            raise UsageError(f"memory has no option {', '.join(sorted(unknown))}; the options are {', '.join(known)}")
+            names, hint = ", ".join(sorted(unknown)), did_you_mean(min(unknown), known)
+            raise UsageError(f"memory has no option {names}; the options are {', '.join(known)}{hint}")
         options |= {name: url[name] for name in options if name in url}
         url = {name: url[name] for name in PLACE_OPTIONS if name in url}
     store = store_at(url, Opening(clock, options.pop("durability")))
@@ -201,7 +205,8 @@ def open_checkpoints(url: str | CheckpointStore | KeyValues = "inmemory") -> Che
         return inmemory.MemoryCheckpointStore()
     opens = _OPENERS.get(backend)
     if opens is None:
-        raise UsageError(f"there is no checkpoint store {url!r}; write {_FORMS}")
+        hint = scheme_hint(url)  # only the scheme is repeated: what follows may hold a password
+        raise UsageError(f"there is no checkpoint store {backend!r}; write {_FORMS}{hint}")
     if not path:
         raise UsageError(f"{backend} needs an address; write {_FORMS}")
     return opens(path if backend in {"files", "sqlite"} else url)
@@ -278,10 +283,33 @@ def check_name(model: str) -> None:
         raise UsageError(
             f"{model!r} names no model; write provider:model, where the providers are {', '.join(sorted(MODELS))}; "
             f"use compatible:MODEL with base_url= for any other server that speaks the OpenAI Chat form"
+            f"{_model_hint(model)}"
         )
 
 
-def _offline(_: str) -> Model:
+_FAMILIES = {"claude": "anthropic", "gpt": "openai", "chatgpt": "openai", "gemini": "gemini", "grok": "xai"}
+"""Providers by how the names of their models begin."""
+
+
+def _model_hint(model: str) -> str:
+    """The name that was meant: with the provider of a model that was named alone, or a provider that is almost it."""
+    if model.lower().endswith(".gguf"):
+        return f"; did you mean 'local:{model}'?"
+    provider, _, id = model.partition(":") if ":" in model else model.partition("/")
+    if id:
+        if provider in MODELS:  # as LiteLLM writes it
+            return f"; did you mean '{provider}:{id}'?"
+        words = {"google": "gemini", "claude": "anthropic", "azure": "compatible", "llama": "llamacpp"}
+        return f"; did you mean {words[provider]!r}?" if provider in words else did_you_mean(provider, MODELS)
+    if model in MODELS:
+        return f"; name one of its models: {model}:MODEL"
+    family = _FAMILIES.get(model.partition("-")[0].lower())
+    return f"; did you mean '{family}:{model}'?" if family else did_you_mean(model, MODELS)
+
+
+def _offline(_: str, **options: Any) -> Model:
+    if options:
+        raise UsageError(f"{OfflineModel.name} has no options, and {', '.join(options)} is given; name another model")
     return OfflineModel()
 
 
@@ -289,9 +317,25 @@ def _opens(name: str, **given: Any) -> OpensModel:
     """Makes a model of the class of this name, which is imported then."""
 
     def make(id: str, **options: Any) -> Model:
-        return getattr(models, name)(id, **given, **options)
+        made = getattr(models, name)
+        if options:
+            _check_options(made, options, given)
+        return made(id, **given, **options)
 
     return make
+
+
+def _check_options(made: type[Model], options: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse options that this kind of model does not take."""
+    from inspect import Parameter, signature  # noqa: PLC0415  (only where there are options)
+
+    taken = signature(made).parameters.values()
+    names = [one.name for one in taken if one.kind is Parameter.KEYWORD_ONLY and one.name not in given]
+    unknown = sorted(set(options) - set(names))
+    if unknown and not any(one.kind is Parameter.VAR_KEYWORD for one in taken):
+        provider = getattr(made, "provider", made.__name__)
+        listed = f"{', '.join(names)}{did_you_mean(unknown[0], names)}"
+        raise UsageError(f"a model of {provider} has no option {', '.join(unknown)}; the options are {listed}")
 
 
 MODELS: Registry[OpensModel] = Registry(
@@ -330,9 +374,17 @@ def render_request(request: ModelRequest, provider: str, model: str) -> Rendered
     return Rendered(provider, prepare(context.compile(), provider, model).body)
 
 
-# The layers below get what they need from here: models a renderer, sessions a way to open a model by its name.
+def _as_tool(given: Any) -> Tool:
+    from loom.tools.function import as_tool  # noqa: PLC0415  (pydantic, only where there are tools)
+
+    return as_tool(given)
+
+
+# The layers below get what they need from here: models a renderer, sessions a way to open a model by its name and to
+# make a tool of a function.
 models.RENDERER.fill(render_request)
 OPENER.fill(open_model)
+TOOL_MAKER.fill(_as_tool)
 
 
 # Memory classes by backend: each is a Memory, and the same as open_memory() with its URL.

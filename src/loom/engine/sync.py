@@ -6,6 +6,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, Self, TypeVar
 
+from loom.core.doors import missing_attribute
 from loom.core.threads import Portal
 from loom.errors import UsageError
 
@@ -46,6 +47,14 @@ class Blocking(Generic[_T]):
     def _begin(self, of: _T, portal: Portal, *, owns_portal: bool) -> None:
         self._of, self._portal, self._owns_portal = of, portal, owns_portal
         self._is_closed = False
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            of = self.__dict__.get("_of")
+            if of is None or name.startswith("_") or hasattr(of, name):
+                raise missing_attribute(self, name, {})
+            return getattr(of, name)  # its error says how Loom calls that
 
     def close(self) -> None:
         """Finish writing and release everything. Closing twice is allowed."""

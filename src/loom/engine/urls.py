@@ -7,12 +7,14 @@ A URL names one store (`sqlite:PATH`, `postgres://...`), a store with a vector e
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from loom.core.checks import did_you_mean
 from loom.core.clock import Clock
 from loom.core.record import Layer
 from loom.errors import MissingExtra, NotFound, UsageError
@@ -90,21 +92,48 @@ _LOCAL = ("sqlite", "files", "chroma", "qdrant")
 """Schemes with a path behind them."""
 _BEFORE_PATH = ("//", "edge:")
 _FILE_ENDS = (".db", ".sqlite", ".sqlite3")
+_DRIVE = re.compile(r"[A-Za-z]:[\\/]")
+"""How a path of Windows begins."""
+_OTHER_WORDS = {"memory": "inmemory", "mem": "inmemory", "ram": "inmemory", "file": "sqlite", "pg": "postgres"}
+"""Schemes of other programs."""
 
 
 def written_out(url: str) -> str:
     """A URL in its plain form: with a small scheme, and the home folder in place of `~`."""
     scheme, colon, rest = url.partition(":")
-    scheme = scheme.lower() if colon else scheme
+    scheme = scheme.lower() if colon and not _DRIVE.match(url) else scheme
+    if scheme == "sqlite":
+        _check_file(rest)
     if scheme in _LOCAL:
         start = next((start for start in _BEFORE_PATH if rest.startswith(start)), "")
         # Path.expanduser() raises where a user is not known, and drops a leading `./`.
-        rest = start + os.path.expanduser(rest.removeprefix(start))  # noqa: PTH111
+        path = os.path.expanduser(rest.removeprefix(start))  # noqa: PTH111
+        rest = path if scheme == "sqlite" else start + path
     return scheme + colon + rest
+
+
+def _check_file(path: str) -> None:
+    """Refuse spellings that would make another file than the one that is meant."""
+    if path.startswith("///"):
+        # Elsewhere three slashes are a file in this folder, and four an absolute path.
+        name = path.lstrip("/")
+        if not name or _DRIVE.match(name):
+            forms = f"sqlite:{name or './memory.db'}"
+        elif path.startswith("////"):
+            forms = f"sqlite:/{name}"
+        else:
+            forms = f"sqlite:./{name} for a file in this folder, or sqlite:/{name} for an absolute path"
+        raise UsageError(f"sqlite:{path} has slashes before the path; write {forms}")
+    if os.name != "nt" and _DRIVE.match(path.removeprefix("//")):
+        raise UsageError(
+            f"sqlite:{path} is a path of Windows, and this is another system; write sqlite:./memory.db, say"
+        )
 
 
 def meant_by(url: str) -> str:
     """A hint for the end of an error: the URL of a path that was given alone; empty where it is not a path."""
+    if _DRIVE.match(url) or url.startswith((".\\", "~\\")) or (":" not in url and "\\" in url):
+        return f"; for a file write sqlite:{url}"
     is_rooted = url.startswith(("~", ".", "/"))
     if ":" in url or not (is_rooted or "/" in url or url.endswith(_FILE_ENDS)):
         return ""  # a password may follow a colon
@@ -254,7 +283,15 @@ def _unknown(url: str) -> UsageError:
     # Only the scheme is repeated: what follows may hold a password.
     known = ", ".join((*BACKENDS, *STORES.added))
     backend = url.partition(":")[0]
-    return UsageError(f"there is no memory backend {backend!r}; the backends are {known}{meant_by(url)}")
+    return UsageError(f"there is no memory backend {backend!r}; the backends are {known}{scheme_hint(url)}")
+
+
+def scheme_hint(url: str) -> str:
+    """A hint for the end of an error about a URL: the path that it may be, or the scheme that is almost its own."""
+    scheme = url.partition(":")[0].partition("+")[0].lower()
+    other = _OTHER_WORDS.get(scheme)
+    almost = f"; did you mean {other!r}?" if other else did_you_mean(scheme, (*STORES, "files"))
+    return meant_by(url) or almost
 
 
 def places_of(url: str) -> dict[str, str]:
@@ -346,9 +383,10 @@ def _queried(url: str, allowed: tuple[str, ...]) -> dict[str, str]:
         name, _, value = pair.partition("=")
         if name not in allowed or not value or name in found:
             # What is not understood is not repeated: it may be the rest of a password that holds a `&`.
+            hint = did_you_mean(name, allowed) if name not in allowed else ""
             raise UsageError(
                 f"the query of this URL cannot be read: it takes each of {', '.join(allowed)} once, "
-                "with a URL as its value, in which & is written %26"
+                f"with a URL as its value, in which & is written %26{hint}"
             )
         found[name] = unquote(value)
     return found

@@ -6,12 +6,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Se
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from anyio import create_task_group
 
 from loom.core.checks import as_utc, check_share
 from loom.core.clock import Clock
+from loom.core.doors import missing_attribute
 from loom.core.filter import And, Eq, In, Where, as_filter
 from loom.core.message import Usage
 from loom.core.record import (
@@ -96,6 +97,16 @@ _QUOTED = 200
 """Characters of a block that an error quotes."""
 
 
+_OTHER_WORDS = {
+    **dict.fromkeys(("add", "put", "save", "store_memory"), "remember(text, user_id=...)"),
+    **dict.fromkeys(("search", "query", "retrieve"), "recall(question, user_id=...)"),
+    "get_all": "list(user_id=...)",
+    **dict.fromkeys(("delete", "delete_all", "remove", "reset"), "forget(id, user_id=...), or forget(user_id=...)"),
+    "history": "explain(id, user_id=...), or facts(user_id=..., history=True)",
+}
+"""What mem0, LangGraph and others call these methods."""
+
+
 class Memory(MemoryEdits):
     """Long-term memory of an agent, for many users, on one store.
 
@@ -132,6 +143,11 @@ class Memory(MemoryEdits):
             clock=clock,
             durability=durability,
         )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, name, _OTHER_WORDS)
 
     def __repr__(self) -> str:
         return f"Memory({type(self.store).__name__}, namespace={self.namespace!r})"

@@ -230,23 +230,26 @@ def _has_records(options: HookOptions) -> bool:
 
 
 def _read_memory(options: HookOptions, event: str, *args: str) -> str:
-    """Read in the warm process, or here; the first run starts that process for the next ones."""
+    """Read in the warm process, which the first run starts, or here where there is none."""
     if options.warm:
         from loom.server import warm  # noqa: PLC0415
 
         # The other process has a folder of its own, so a path must say the same from there.
         url = f"sqlite:{os.path.abspath(_sqlite_path(options.url))}" if _sqlite_path(options.url) else options.url  # noqa: PTH100
-        found = warm.ask((event, options._replace(url=url, warm=False), args))
+        question = (event, options._replace(url=url, warm=False), args)
+        found = warm.ask(question)
+        if found is None and not options.wait and warm.start() is not None:
+            found = warm.ask(question)
         if found is not None:
             return found
-        if not options.wait:
-            warm.start()
     return _run(_WORK[event], options, *args)
 
 
 def stay_warm(*, idle: float | None = None, ready: IO[str] | None = None) -> None:
     """Be the warm process."""
     from loom.server import warm  # noqa: PLC0415
+
+    _opener()  # before it listens: a hook waits longer for a start than for an answer
 
     def answer_one(question: Any) -> str:
         event, options, args = question
@@ -261,8 +264,7 @@ def _run(work: Any, options: HookOptions, *args: Any) -> Any:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import asyncio  # noqa: PLC0415
 
-    from loom.engine.open import open_memory  # noqa: PLC0415
-
+    open_memory = _opener()
     if options.url == default_url():
         _own_folder()
 
@@ -271,6 +273,13 @@ def _run(work: Any, options: HookOptions, *args: Any) -> Any:
             return await work(memory, options.user, *args)
 
     return asyncio.run(opened())
+
+
+def _opener() -> Any:
+    """What opens a memory; with it comes the engine."""
+    from loom.engine.open import open_memory  # noqa: PLC0415
+
+    return open_memory
 
 
 # What the model reads.

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from textwrap import indent
 from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 from urllib.parse import unquote
 
@@ -465,7 +466,7 @@ def mcp_server(tools: MemoryTools | Finder) -> Server[Any]:
 
 
 async def serve_stdio(tools: MemoryTools) -> None:
-    """ToolAnswer one client over standard input and output until it hangs up."""
+    """Answer one client over standard input and output until it hangs up."""
     server = mcp_server(tools)
     async with stdio_server() as (incoming, outgoing):
         await server.run(incoming, outgoing, server.create_initialization_options())
@@ -534,7 +535,8 @@ async def _resource(tools: MemoryTools, uri: str) -> str:
     if kind == "sessions" and name:
         last, log = await tools.conversation(name)
         shown = shown_of(log, last.compactions)
-        return "\n\n".join(f"{one.message.role}:\n{_whole(one)}" for one in shown)
+        # Indented, so that no text can look like the next message.
+        return "\n\n".join(f"{one.message.role}:\n{indent(_whole(one), '  ')}" for one in shown)
     listed = ", ".join((*_RESOURCES, *_TEMPLATES))
     raise NotFound(f"there is no resource {uri!r:.200}; the resources are {listed}")
 

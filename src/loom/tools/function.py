@@ -21,7 +21,7 @@ from loom.core.checks import MAX_TEXT, join_surrogates, shortened
 from loom.core.message import JSON, DocumentPart, ImagePart, TextPart, ToolSpec
 from loom.core.scope import RunContext, current_run
 from loom.errors import UsageError
-from loom.protocols.tool import CALLABLE, ToolError, ToolOutput
+from loom.protocols.tool import CALLABLE, Tool, ToolError, ToolOutput
 
 # Return values of tools, in the form a model reads.
 
@@ -223,7 +223,16 @@ class Parameters:
     def _field(self, parameter: inspect.Parameter, documented: Mapping[str, str]) -> Any:
         name, hint, default = parameter.name, parameter.annotation, parameter.default
         if hint is parameter.empty:
-            raise UsageError(f"parameter {name!r} of {self._called} has no type hint; a model needs to know it")
+            guess = "str" if default is parameter.empty or default is None else type(default).__name__
+            raise UsageError(
+                f"parameter {name!r} of {self._called} has no type hint, so a model cannot be told what to send; "
+                f"write `{name}: {guess}`, say"
+            )
+        if hint is RunContext:
+            raise UsageError(
+                f"parameter {name!r} of {self._called} is a RunContext, which no model can send; "
+                f"leave it out, and call get_run_context() inside the function"
+            )
         options: dict[str, Any] = {"alias": name}
         is_described = any(getattr(extra, "description", None) for extra in getattr(hint, "__metadata__", ()))
         if name in documented and not is_described:
@@ -254,7 +263,13 @@ def _parameters(function: Callable[..., Any], called: str) -> list[inspect.Param
     found = [p for p in signature.parameters.values() if p.name not in fixed]
     for parameter in found:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise UsageError(f"{called} takes {parameter}; a tool takes parameters with names")
+            kind = "list[str]" if parameter.kind is parameter.VAR_POSITIONAL else "dict[str, str]"
+            instead = (
+                f"delete the `/` behind {parameter.name!r}"
+                if parameter.kind is parameter.POSITIONAL_ONLY
+                else f"write each parameter out, or take one: `{parameter.name}: {kind}`"
+            )
+            raise UsageError(f"{called} takes {parameter}; a tool takes parameters with names: {instead}")
     return found
 
 
@@ -308,7 +323,10 @@ class FunctionTool(Generic[_P, _R]):
         summary, documented = read_docstring(inner.__doc__)
         called = name or getattr(inner, "__name__", type(inner).__name__)
         if not CALLABLE.fullmatch(called):
-            raise UsageError(f"a tool cannot be called {called!r}; give name=, of at most 64 letters, digits, _ and -")
+            raise UsageError(
+                f"a tool cannot be called {called!r}; name it with tool(name=...)(function): at most 64 letters, "
+                f"digits, _ and -"
+            )
         self._parameters = Parameters(function, called, documented)
         self.spec = ToolSpec(called, description or summary or called, self._parameters.schema, native=native or {})
         self.__doc__ = inner.__doc__
@@ -333,8 +351,7 @@ class FunctionTool(Generic[_P, _R]):
 
     async def run(self, input: JSON) -> ToolOutput:
         """Check the input, run the function, and put its result into words."""
-        if self._parameters.wants_instance:
-            raise UsageError(f"{self.spec.name} is a method; give the tool of an instance, as in thing.{self.__name__}")
+        self.check_is_bound()
         try:
             arguments = self._parameters.read(input)
         except ValueError as error:
@@ -348,6 +365,11 @@ class FunctionTool(Generic[_P, _R]):
             # It may hold anything, and its size is not known before it is written out.
             return await to_thread.run_sync(self._worded, cast("object", result), abandon_on_cancel=True)
         raise ToolError(f"{self.spec.name} took longer than {self._timeout:g} seconds and was stopped")
+
+    def check_is_bound(self) -> None:
+        """Refuse a method of no instance: nothing can be called then."""
+        if self._parameters.wants_instance:
+            raise UsageError(f"{self.spec.name} is a method; give the tool of an instance, as in thing.{self.__name__}")
 
     def _worded(self, result: Any) -> ToolOutput:
         try:
@@ -400,6 +422,30 @@ def tool(
         return FunctionTool(function, name=name, description=description, timeout=timeout)
 
     return make(function) if function is not None else make
+
+
+def as_tools(given: Iterable[Tool | Callable[..., Any]]) -> tuple[Tool, ...]:
+    """Tools as they are, and functions as the tools that @tool would make of them."""
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"tools={given!r} is not a list of tools; write tools=[...]")
+    return tuple(as_tool(one) for one in given)
+
+
+def as_tool(given: Tool | Callable[..., Any]) -> Tool:
+    """A tool as it is, and a function as the tool that @tool would make of it."""
+    if isinstance(given, type):  # a class has what its instances have, so it would pass for a tool
+        raise UsageError(f"{given.__name__} is a class, not a tool; give an instance of it, or a function")
+    if isinstance(given, Tool):
+        return given
+    if callable(given):
+        made = FunctionTool(given)
+        made.check_is_bound()
+        return made
+    maker = getattr(given, "as_tool", None)
+    instead = (
+        "give its as_tool()" if callable(maker) else "give a function with type hints, or an object with spec and run()"
+    )
+    raise UsageError(f"{given!r} is not a tool; {instead}")
 
 
 # The run that a tool was called in, without passing it through every signature.

@@ -2,6 +2,7 @@
 
 import os
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.util import find_spec
 
 import pytest
@@ -18,10 +19,10 @@ MISSING = [name for name in NEEDED if find_spec(name) is None]
 class Postgres:
     """A server with Loom's schema; `app` is the URL of the role for stores, `admin` that of the administrator."""
 
-    def __init__(self, server, db):
+    def __init__(self, server, db, database="postgres"):
         self.server = server
-        self.admin = server.url()
-        self.app = server.url("loom_app")
+        self.admin = server.url(database=database)
+        self.app = server.url("loom_app", database=database)
         self._db = db
 
     def execute(self, sql, *values):
@@ -93,11 +94,40 @@ def started():
     return _started[0]
 
 
+PARTS = 8
+"""Partitions of the schema in a database of its own, on the same server."""
+_parted = []
+
+
+def parted_server():
+    """The server, and a database whose tables have partitions."""
+    plain = started()
+    if not _parted:
+        import anyio
+        import psycopg
+
+        plain.execute("CREATE DATABASE parted")
+        found = Postgres(plain.server, None, "parted")
+        anyio.run(partial(init_schema, found.admin, partitions=PARTS))
+        found._db = _stack.enter_context(psycopg.connect(found.admin, autocommit=True))
+        _parted.append(found)
+    return _parted[0]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _stopped():
     yield
     _started.clear()
+    _parted.clear()
     _stack.close()
+
+
+@pytest.fixture
+def parted():
+    """The database with partitions, without any row."""
+    found = parted_server()
+    found.empty()
+    return found
 
 
 @pytest.fixture

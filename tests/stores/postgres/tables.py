@@ -4,7 +4,8 @@ from loom.stores.postgres.schema import TABLES
 
 USED = """
 SELECT relname FROM pg_class
-WHERE relnamespace = to_regnamespace('loom') AND relname = ANY(%s) AND pg_relation_size(oid) > 0
+WHERE relnamespace = to_regnamespace('loom') AND relkind = 'r' AND (relispartition OR relname = ANY(%s))
+AND pg_relation_size(oid) > 0
 """
 
 

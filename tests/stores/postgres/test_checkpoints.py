@@ -133,4 +133,4 @@ async def test_bytes_are_stored_as_they_are_and_go_with_the_session(server):
         rows = server.rows()
         assert (rows["checkpoint_entry_ids"], rows["checkpoint_indexed"]) == (2, 1)
         await store.forget(CHAT)
-        assert set(server.rows().values()) == {0}
+        assert {table for table, amount in server.rows().items() if amount} == {"marks"}  # of the user's writes

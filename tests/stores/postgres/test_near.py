@@ -146,7 +146,7 @@ async def test_describe_says_what_is_in_effect(store, server):
     assert told["durability"].startswith("not safe from a power cut: fsync=off")
     assert told["isolation"] == "row-level security forced, role loom_app (bound by it)"
     assert told["index"] == "exact; 599 records, 599 vectors"
-    assert (told["embedder"], told["schema"]) == ("test:16 (16 numbers)", "loom, format 3")
+    assert (told["embedder"], told["schema"]) == ("test:16 (16 numbers)", "loom, format 4")
     await index(server)
     assert (await store.describe())["index"].startswith("HNSW for 1 users, exact for the others; 599")
     off, on = (f"ALTER TABLE loom.keys {how} ROW LEVEL SECURITY" for how in ("NO FORCE", "FORCE"))

@@ -43,7 +43,7 @@ svg { display: block; width: 100%; height: auto; } svg text { font: 11px system-
 .fresh { fill: var(--fresh); background: var(--fresh); } .lost { fill: var(--lost); color: var(--lost); }
 .unknown { fill: none; stroke: var(--dim); stroke-dasharray: 2 2; } .legend .unknown { border: 1px dashed var(--dim); }
 .missed { fill: none; stroke: var(--lost); } .axis { stroke: var(--line); } svg .lost { font-size: 13px; }
-svg g:hover rect { opacity: .75; } code { overflow-wrap: anywhere; }
+.reach { fill: transparent; } svg g:hover rect { opacity: .75; } code { overflow-wrap: anywhere; }
 """
 
 
@@ -161,14 +161,21 @@ def collapses_list(calls: Iterable[AuditedCall]) -> str:
     return f'<div class="wide" tabindex="0"><table>{head}<th>why</th></tr>{"".join(rows)}</table></div>'
 
 
-def requests_chart(calls: Sequence[AuditedCall]) -> str:
-    """One bar for each request in the order of time: read, written, neither; a red mark where the cache was lost."""
+def requests_chart(calls: Sequence[AuditedCall], *, link: Callable[[AuditedCall], str] | None = None) -> str:
+    """One bar for each request in the order of time: read, written, neither; a red mark where the cache was lost.
+
+    With `link`, a bar leads to the page of its request: of several, to the first that lost the cache.
+    """
     size = -(-len(calls) // BARS) or 1
     groups = [calls[start : start + size] for start in range(0, len(calls), size)]
     top = max((_mean(group, lambda call: call.prompt) for group in groups), default=0) or 1
     room, step = _WIDTH - _LEFT - 4, (_WIDTH - _LEFT - 4) / max(len(groups), 12)
     base = _TOP + _HEIGHT
-    bars = "".join(_bar(group, _LEFT + n * step, step, base, top) for n, group in enumerate(groups))
+    drawn = [_bar(group, _LEFT + n * step, step, base, top) for n, group in enumerate(groups)]
+    if link is not None:
+        leads = [next((call for call in group if call.collapse), group[0]) for group in groups]
+        drawn = [f'<a href="{escape(link(call))}">{bar}</a>' for call, bar in zip(leads, drawn, strict=True)]
+    bars = "".join(drawn)
     first, last = (moment(calls[0].at), moment(calls[-1].at)) if calls else ("", "")
     label = f"{len(calls):,} requests, {sum(1 for call in calls if call.collapse):,} collapses of the cache"
     merged = f"; each bar is the mean of {size:,} requests" if size > 1 else ""
@@ -180,7 +187,8 @@ def requests_chart(calls: Sequence[AuditedCall]) -> str:
         f'<text x="{_LEFT + room}" y="{base + 16}" text-anchor="end">{escape(last)}</text>'
     )
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {base + 22}" role="img" aria-label="{escape(label + merged)}">{axis}{bars}</svg>'
+        f'<svg viewBox="0 0 {_WIDTH} {base + 22}" role="{"group" if link else "img"}" '
+        f'aria-label="{escape(label + merged)}">{axis}{bars}</svg>'
         f'<div class="legend"><span><i class="read"></i>read</span><span><i class="written"></i>written</span>'
         f'<span><i class="fresh"></i>neither</span><span><i class="unknown"></i>not reported</span>'
         f'<span><span class="lost" aria-hidden="true">▼</span> cache lost</span>'
@@ -210,7 +218,8 @@ def _bar(group: Sequence[AuditedCall], x: float, step: float, base: int, top: fl
     if lost:
         place = f'x="{x + width / 2:.1f}" y="{max(11.0, y - 4):.1f}"'
         drawn.append(f'<text class="lost" {place} text-anchor="middle">▼</text>')
-    return f"<g><title>{escape(_tooltip(group, lost))}</title>{''.join(drawn)}</g>"
+    reach = f'<rect class="reach" x="{x:.1f}" y="{_TOP}" width="{step:.1f}" height="{_HEIGHT}"/>'
+    return f"<g><title>{escape(_tooltip(group, lost))}</title>{reach}{''.join(drawn)}</g>"
 
 
 def _tooltip(group: Sequence[AuditedCall], lost: Sequence[AuditedCall]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from loom.core.checks import did_you_mean
 from loom.errors import UsageError
 from loom.protocols.embedder import Embedder
 
@@ -80,7 +81,8 @@ def pick_embedder(setting: str | Embedder | None = None, known: Mapping[str, Ope
         return Picked(setting, f"embedding with {setting.identity}, the embedder that was given")
     opens = known.get(setting)
     if opens is None:
-        raise UsageError(f"there is no embedder {setting!r}; use one of {', '.join(known)}, or give an instance")
+        hint = did_you_mean(setting, known)
+        raise UsageError(f"there is no embedder {setting!r}; use one of {', '.join(known)}, or give an instance{hint}")
     embedder = opens()
     leaves = "; texts go to OpenAI" if setting.startswith("openai") else ""
     return Picked(embedder, f"embedding with {embedder.identity}, because embedder={setting!r} was configured{leaves}")

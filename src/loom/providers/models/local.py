@@ -239,6 +239,11 @@ class LocalModel(StreamedModel):
         """Tokens of prompt and answer together; once the file is loaded, no more than the model was trained for."""
         return self._runtime.context_window if self._runtime else self._window
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the file is in memory; the first request loads it."""
+        return self._runtime is not None
+
     async def stream(self, request: ModelRequest) -> AsyncIterator[Chunk]:
         """The answer as it comes; the last item is the whole ModelResponse."""
         tools = chosen_tools(request.tools, request.settings.tool_choice)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, MutableMapping
+from collections.abc import AsyncGenerator, Callable, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
 
 from loom import __version__
 from loom.errors import LoomError, MissingExtra, StoreError
@@ -24,13 +26,18 @@ except ImportError as error:
     raise MissingExtra("loom serve", "server") from error
 
 from loom.core.scope import Scope
-from loom.server.http import memory_routes, session_routes
-from loom.server.http.caller import Place, operator, token_in, token_of
+from loom.server.http import events, knowledge_routes, memory_routes, session_routes
+from loom.server.http.caller import TOKEN, Place, operator, token_in, token_of
 from loom.server.http.guard import LOOPBACK, App, Counts, Gate, Limits, Receive, Refusal, Send, refusal_of
 from loom.server.http.shapes import ErrorOut
 from loom.server.inspector import requests as request_pages
+from loom.server.inspector import sessions as session_pages
 from loom.server.inspector.pages import PREFIX, add_pages, refusal_page
 from loom.server.mcp import MemoryTools, mcp_server
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel.server import Server
+    from starlette.applications import Starlette
 
 _log = logging.getLogger(__name__)
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
@@ -57,20 +64,26 @@ def create_app(
     hosts: frozenset[str] | None = LOOPBACK,
     limits: Limits | None = None,
     transcript: Path | None = None,
-) -> App:
+    mcp_app: Callable[[Server[Any]], Starlette] | None = None,
+) -> Gate:
     """The server over a memory and the conversations beside it; both stay open when it ends.
 
     With `tokens`, a caller needs one as soon as there is any, and always with `needs_token`. `hosts` are the host names
     that it answers for; None for all. `transcript` is a file or folder that the page of transcripts shows.
+    `mcp_app` makes the app of the MCP server, for those who have more tools to offer on the same address.
     """
     place = Place(memory, checkpoints, tokens, Counts())
-    mcp = mcp_server(_door_of).streamable_http_app(stateless_http=True, json_response=True, host="")
+    mcp = (mcp_app or _mcp_app)(mcp_server(_door_of))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(mcp.router.lifespan_context(mcp))
             stack.push_async_callback(place.close_views)
+            tasks = await stack.enter_async_context(anyio.create_task_group())
+            tasks.start_soon(place.counts.watch)
+            stack.callback(tasks.cancel_scope.cancel)
+            stack.callback(place.end)
             yield
 
     app = _application(lifespan)
@@ -78,13 +91,18 @@ def create_app(
     served = (route for route in mcp.router.routes if isinstance(route, Route))
     app.router.routes.extend(Route(route.path, _Checked(route.app)) for route in served)
 
-    def known(header: str) -> str | None:
+    def known(scope: MutableMapping[str, Any], header: str) -> str | None:
         with suppress(StoreError):  # the route says that the tokens cannot be read
-            token = None if tokens is None else token_in(header, tokens)
+            token = scope[TOKEN] = None if tokens is None else token_in(header, tokens)
             return None if token is None else f"token {token.name}"
         return None
 
-    return Gate(app, hosts=hosts, limits=limits or Limits(), counts=place.counts, known=known)
+    return Gate(app, hosts=hosts, limits=limits or Limits(), counts=place.counts, known=known, end=place.end)
+
+
+def _mcp_app(server: Server[Any]) -> Starlette:
+    """Each request by itself: no session is kept, and the host name is checked by the gate."""
+    return server.streamable_http_app(stateless_http=True, json_response=True, host="")
 
 
 def describe() -> dict[str, Any]:
@@ -101,17 +119,25 @@ def _application(lifespan: Any) -> FastAPI:
         responses=_ERRORS,
         docs_url=None,
         redoc_url=None,
-        openapi_url="/openapi.json",
+        openapi_url=None,  # it has a route of ours, which asks for a token as all others do
     )
     app.include_router(memory_routes.router)
     app.include_router(session_routes.router)
-    add_pages(app, request_pages.router)
+    app.include_router(events.router)
+    app.include_router(knowledge_routes.router)
+    add_pages(app, session_pages.router, request_pages.router)
     _add_health(app)
     _add_errors(app)
     return app
 
 
 def _add_health(app: FastAPI) -> None:
+    @app.get("/openapi.json", include_in_schema=False)
+    async def description(request: Request) -> JSONResponse:
+        """This description."""
+        token_of(request)
+        return JSONResponse(app.openapi())
+
     @app.get("/healthz", tags=["server"], response_class=PlainTextResponse)
     async def healthz() -> str:
         """Whether the process answers."""

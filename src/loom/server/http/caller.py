@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
@@ -18,6 +18,8 @@ from loom.server.http.guard import Counts, Refusal
 from loom.server.http.shapes import ScopeOut, scope_out
 from loom.server.tokens import ANYBODY, Right, Token, TokenFile
 
+TOKEN: Final = "loom.token"  # noqa: S105 - a name
+"""Where the scope of a request holds its token, once that was looked up."""
 OWN: Final = "~"
 """In place of a user in a path: the only one that the token is for."""
 
@@ -30,6 +32,10 @@ class Place:
     checkpoints: CheckpointStore
     tokens: TokenFile | None = None
     counts: Counts = field(default_factory=Counts)
+    streams: int = 0
+    """Callers that follow events now."""
+    is_ending: bool = False
+    """Whether the server ends, and so do the streams."""
     _views: dict[str, Memory] = field(default_factory=dict[str, Memory])
 
     def memory_of(self, namespace: str) -> Memory:
@@ -39,6 +45,16 @@ class Place:
         if namespace not in self._views:
             self._views[namespace] = self.memory.view(namespace=namespace)
         return self._views[namespace]
+
+    def allows(self, token: Token) -> bool:
+        """Whether a token that was let in still counts."""
+        if self.tokens is None:
+            return True
+        return not self.tokens.in_use if token is ANYBODY else self.tokens.holds(token)
+
+    def end(self) -> None:
+        """End the streams, which would otherwise go on."""
+        self.is_ending = True
 
     async def close_views(self) -> None:
         """Finish the work of the namespaces that were used."""
@@ -88,6 +104,9 @@ class Caller:
 
 def token_of(request: Request) -> Token:
     """The token of a request; raises Refusal where the server asks for one and there is none that counts."""
+    known: Token | None = request.scope.get(TOKEN)
+    if known is not None:
+        return known
     place: Place = request.app.state.place
     if place.tokens is None or (not request.app.state.needs_token and not place.tokens.in_use):
         return ANYBODY
@@ -106,10 +125,10 @@ def token_in(header: str, tokens: TokenFile) -> Token | None:
 User = Annotated[str, Path(min_length=1, max_length=MAX_ID_BYTES, description="The user; ~ is the token's own.")]
 
 
-def with_right(right: Right) -> Callable[[Request, str], Caller]:
+def with_right(right: Right) -> Callable[[Request, str], Awaitable[Caller]]:
     """A dependency that lets in who has this right for the user in the path."""
 
-    def caller(request: Request, user: User) -> Caller:
+    async def caller(request: Request, user: User) -> Caller:  # one that is not async would be run in a thread
         token = token_of(request)
         name = user
         if user == OWN and token.users is not None and len(token.users) == 1:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+from bisect import bisect_left
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from time import monotonic
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -96,6 +98,11 @@ class Limits:
     burst: int = 2_000
 
 
+LAGS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Seconds by which the event loop is late, as they are counted."""
+_LAG_EVERY: Final = 0.05
+
+
 @dataclass(slots=True)
 class Counts:
     """What the server did since it started, as Prometheus reads it."""
@@ -103,6 +110,17 @@ class Counts:
     requests: Counter[tuple[str, str, int]] = field(default_factory=Counter[tuple[str, str, int]])
     seconds: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
     running: int = 0
+    lags: list[int] = field(default_factory=lambda: [0] * (len(LAGS) + 1))
+    lagged: float = 0.0
+
+    async def watch(self) -> None:
+        """Measure for ever how late the event loop is: every request waits at least so long."""
+        while True:
+            due = monotonic() + _LAG_EVERY
+            await anyio.sleep(_LAG_EVERY)
+            late = max(0.0, monotonic() - due)
+            self.lags[bisect_left(LAGS, late)] += 1
+            self.lagged += late
 
     def text(self) -> str:
         """The text format of Prometheus."""
@@ -119,6 +137,13 @@ class Counts:
             f'loom_request_seconds_total{{method="{method}",route="{_label(route)}"}} {seconds:.6f}'
             for (method, route), seconds in sorted(self.seconds.items())
         ]
+        lines += ["# HELP loom_loop_lag_seconds How late the event loop is.", "# TYPE loom_loop_lag_seconds histogram"]
+        bounds = [*map(str, LAGS), "+Inf"]
+        lines += [
+            f'loom_loop_lag_seconds_bucket{{le="{bound}"}} {count}'
+            for bound, count in zip(bounds, accumulate(self.lags), strict=True)
+        ]
+        lines += [f"loom_loop_lag_seconds_sum {self.lagged:.6f}", f"loom_loop_lag_seconds_count {sum(self.lags)}"]
         lines += ["# HELP loom_requests_running Requests in progress.", "# TYPE loom_requests_running gauge"]
         return "\n".join([*lines, f"loom_requests_running {self.running}", ""])
 
@@ -170,8 +195,8 @@ class _Rates:
         return left >= 1
 
 
-Known: TypeAlias = Callable[[str], str | None]
-"""The caller that an Authorization header is of; None if it is of nobody that is known."""
+Known: TypeAlias = Callable[[Scope, str], str | None]
+"""The caller that an Authorization header is of, noted in the scope; None if it is of nobody that is known."""
 
 
 class Gate:
@@ -185,11 +210,17 @@ class Gate:
         limits: Limits,
         counts: Counts,
         known: Known | None = None,
+        end: Callable[[], None] | None = None,
         added: tuple[tuple[bytes, bytes], ...] = _SECURITY,
     ) -> None:
         self._app, self._hosts, self._limits, self._counts, self._added = app, hosts, limits, counts, added
-        self._known = known
+        self._known, self._end = known, end
         self._rates = _Rates(limits)
+
+    def end(self) -> None:
+        """Say that the server ends: streams that would go on are closed."""
+        if self._end is not None:
+            self._end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ScopedAnswer a request, or refuse it before any route sees it."""
@@ -198,9 +229,8 @@ class Gate:
             return
         scope = {**scope, "path": _path_of(scope)}
         begun, status, is_begun = monotonic(), 500, False
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        accepts = headers.get(b"accept", "")
-        streams = (scope["method"], scope["path"]) == ("GET", "/mcp") and accepts.startswith("text/event-stream")
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        streams = scope["path"] == "/mcp" and scope["method"] == "GET" and _wants_events(headers)
         time_limit = anyio.CancelScope()
 
         async def note(message: MutableMapping[str, Any]) -> None:
@@ -239,26 +269,31 @@ class Gate:
             self._counts.requests[method, route, status] += 1
             self._counts.seconds[method, route] += monotonic() - begun
 
-    def _check(self, scope: Scope, headers: dict[bytes, str]) -> None:
+    def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         if sum(len(name) + len(value) for name, value in scope["headers"]) > self._limits.header_bytes:
             raise Refusal(431, "too_large", f"the headers are longer than {self._limits.header_bytes:,} bytes")
-        host = _name(headers.get(b"host", ""))
+        given = headers.get(b"host", b"").decode("latin-1")
+        host = _name(given)
         if self._hosts is not None and host not in self._hosts:
             raise Refusal(421, "wrong_host", "this server does not answer for that host name", "use its own address")
         origin = headers.get(b"origin")
-        if origin is not None and _place(origin) != headers.get(b"host", ""):
+        if origin is not None and _place(origin.decode("latin-1")) != given:
             raise Refusal(403, "wrong_origin", "pages of other sites may not call this server", "call it from your own")
-        length = headers.get(b"content-length", "0")
-        if not length.isdecimal() or len(length) > _DIGITS or int(length) > self._limits.body_bytes:
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or len(length) > _DIGITS or int(length) > self._limits.body_bytes:
             raise _too_large(self._limits.body_bytes)
         # Anybody can make up tokens, so that only one that counts has a rate of its own.
-        token = self._known(headers.get(b"authorization", "")) if self._known else None
+        token = self._known(scope, headers.get(b"authorization", b"").decode("latin-1")) if self._known else None
         if not self._rates.take(token or str((scope.get("client") or ("",))[0])):
             raise Refusal(429, "too_many", "there are too many requests from this caller", "send fewer, or batches")
 
 
 _DIGITS: Final = 18
 """Of a length that is read as a number."""
+
+
+def _wants_events(headers: dict[bytes, bytes]) -> bool:
+    return headers.get(b"accept", b"").startswith(b"text/event-stream")
 
 
 def _place(origin: str) -> str | None:
@@ -300,5 +335,7 @@ async def _answer(send: Send, refusal: Refusal) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if refusal.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
+    if refusal.status in {413, 504}:  # the rest of a body is not waited for
+        headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

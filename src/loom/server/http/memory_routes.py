@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import datetime
-from typing import Annotated, Literal
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
 
-from loom.core.checks import MAX_ID_BYTES, MAX_NAME
+from loom.core.checks import MAX_ID_BYTES, MAX_NAME, MAX_QUERY
 from loom.core.filter import Eq
-from loom.core.record import Receipt, Record, StoreReceipt
+from loom.core.record import Layer, Receipt, Record, StoreReceipt
 from loom.errors import NotFound
+from loom.memory._history import TextHistory
 from loom.memory._write.ingest import Utterance
 from loom.server.http import shapes
 from loom.server.http.caller import Caller, Forgetter, Operator, Reader, Writer
 from loom.server.http.shapes import record_out
+from loom.text.fence import plain_text
 
 router = APIRouter(prefix="/v1/users/{user:name}")
 
@@ -80,9 +83,47 @@ async def get_memory(caller: Reader, id: str) -> shapes.RecordAnswer:
 
 @router.patch("/memories/{id:name}", tags=["memory"])
 async def update(caller: Writer, id: str, body: shapes.MemoryUpdateIn) -> shapes.RecordAnswer:
-    """Change the text of a memory; what was derived from the old text is removed."""
-    done = await caller.memory.update(id, user_id=caller.user, text=body.text)
+    """Change the text, the importance or attributes of a memory; what was derived from an old text is removed."""
+    attributes: Any = body.attributes  # None takes one away
+    done = await caller.memory.update(
+        id, user_id=caller.user, text=body.text, importance=body.importance, attributes=attributes
+    )
     return shapes.RecordAnswer(scope=caller.echo(), item=record_out(done.kept[0]), notes=list(done.notes))
+
+
+@router.post("/memories/upsert", tags=["memory"])
+async def upsert(caller: Writer, body: shapes.UpsertIn) -> shapes.RecordAnswer:
+    """Store one memory under a key, in place of the one that is stored under it."""
+    item = Utterance(
+        text=body.text,
+        speaker=body.speaker,
+        at=body.at,
+        origin=body.origin,
+        attributes=shapes.attributes_of(body.attributes),
+    )
+    done = await caller.memory.upsert(
+        item, key=body.key, user_id=caller.user, session_id=body.session, importance=body.importance
+    )
+    return shapes.RecordAnswer(scope=caller.echo(body.session), item=record_out(done.kept[0]), notes=list(done.notes))
+
+
+@router.post("/memories/{id:name}/promote", tags=["memory"])
+async def promote(caller: Writer, id: str, body: shapes.PromoteIn) -> shapes.RecordAnswer:
+    """Move a memory up one layer, or to another."""
+    to = None if body.to is None else Layer[body.to]
+    moved = await caller.memory.promote(id, user_id=caller.user, to=to)
+    return shapes.RecordAnswer(scope=caller.echo(), item=record_out(moved))
+
+
+@router.delete("/memories", tags=["memory"])
+async def forget_before(
+    caller: Forgetter,
+    before: Annotated[shapes.Time, Query(description="Only what happened, or was stated or pinned, before that.")],
+    session: Annotated[str | None, Query(min_length=1, max_length=MAX_ID_BYTES)] = None,
+) -> shapes.ErasureOut:
+    """Remove everything that is older than a moment, of a user or of one conversation."""
+    receipt = await caller.memory.forget(user_id=caller.user, session_id=session, before=before)
+    return shapes.ErasureOut(scope=caller.echo(session), stores=[_receipt("memory", receipt)])
 
 
 @router.delete("/memories/{id:name}", tags=["memory"])
@@ -110,6 +151,25 @@ async def explain(caller: Reader, id: str) -> shapes.ExplainedOut:
         history=[record_out(record) for record in found.history],
         missing=list(found.missing),
     )
+
+
+@router.get("/timeline", tags=["memory"])
+async def timeline(
+    caller: Reader,
+    *,
+    session: Annotated[str | None, Query(min_length=1, max_length=MAX_ID_BYTES)] = None,
+    about: Annotated[str | None, Query(max_length=MAX_QUERY, description="Records with all of these words.")] = None,
+    kind: Annotated[Literal["episode", "fact", "both"], Query()] = "episode",
+    start: Annotated[shapes.Time | None, Query(description="From this moment on.")] = None,
+    end: Annotated[shapes.Time | None, Query(description="Up to this moment, which is not included.")] = None,
+    limit: Annotated[int, Query(ge=1, le=shapes.MOST_LISTED)] = 100,
+) -> shapes.TimelineOut:
+    """Dated records in order, for exact answers: how often, the first, what came between."""
+    wanted = None if kind == "both" else kind
+    found = await caller.memory.timeline(user_id=caller.user, session_id=session, about=about, kind=wanted)
+    found = found.between(start, end)
+    items = [shapes.EventOut(at=one.at, record=record_out(one.record)) for one in found.events[:limit]]
+    return shapes.TimelineOut(scope=caller.echo(session), count=found.count, items=items)
 
 
 @router.post("/recall", tags=["memory"])
@@ -177,6 +237,31 @@ async def blocks(caller: Reader) -> shapes.RecordsOut:
     return shapes.RecordsOut(scope=caller.echo(), items=[record_out(block) for block in found])
 
 
+@router.get("/blocks/{name:name}/history", tags=["blocks"])
+async def block_history(caller: Reader, name: str) -> shapes.HistoriesOut:
+    """The texts that a block had, each with what it changed."""
+    found = await caller.memory.block_history(name, user_id=caller.user)
+    return shapes.HistoriesOut(scope=caller.echo(), items=[_history(found)])
+
+
+def _history(found: TextHistory) -> shapes.HistoryOut:
+    versions = [
+        shapes.VersionOut(
+            id=one.id,
+            number=one.number,
+            text=plain_text(one.text),
+            since=one.since,
+            until=one.until,
+            origin=one.origin,
+            trusted=one.trusted,
+            sources=list(one.sources),
+            diff=plain_text(found.diff(one.number)),
+        )
+        for one in found
+    ]
+    return shapes.HistoryOut(name=found.name, versions=versions)
+
+
 @router.put("/blocks/{name:name}", tags=["blocks"])
 async def set_block(caller: Writer, name: str, body: shapes.BlockIn) -> shapes.RecordAnswer:
     """Pin a text; with `version`, only if that is still the current one."""
@@ -214,6 +299,13 @@ async def instruct(caller: Writer, body: shapes.InstructionIn) -> shapes.Standin
     items += [_instruction(item.id, item.text, item.since, "waits") for item in done.waiting]
     items += [_instruction(item.id, item.text, item.since, "retired") for item in done.retired]
     return shapes.StandingOut(scope=caller.echo(body.session), items=items, notes=list(done.notes))
+
+
+@router.get("/standing/history", tags=["standing"])
+async def standing_history(caller: Reader) -> shapes.HistoriesOut:
+    """The standing instructions that there were, each with the texts it had."""
+    found = await caller.memory.standing_history(user_id=caller.user)
+    return shapes.HistoriesOut(scope=caller.echo(), items=[_history(one) for one in found])
 
 
 @router.post("/standing/{id:name}/confirm", tags=["standing"])
@@ -263,7 +355,7 @@ async def forget_user(caller: Forgetter) -> shapes.ErasureOut:
 
 
 @router.get("/jobs", tags=["jobs"])
-async def jobs(caller: Operator) -> shapes.JobsOut:
+async def jobs(caller: Reader) -> shapes.JobsOut:
     """How many jobs wait, and those that failed for good."""
     counted = await caller.memory.stats(user_id=caller.user)
     dead = await caller.memory.store.dead_letters(caller.scope)
@@ -283,3 +375,17 @@ async def run_jobs(caller: Operator) -> shapes.CountsOut:
     done = await caller.memory.metabolize(user_id=caller.user)
     notes = [*done.notes, *(f"failed: {reason}" for reason in done.failed)]
     return shapes.CountsOut(scope=caller.echo(), counts={"jobs": done.jobs, **done.counts}, notes=notes)
+
+
+@router.post("/jobs/{id:name}/retry", tags=["jobs"])
+async def retry_job(caller: Operator, id: str) -> shapes.CountsOut:
+    """Queue a job that failed for good once more; 0 jobs if the same work is waiting already."""
+    letters = await caller.memory.store.dead_letters(caller.scope)
+    job = next((letter.job for letter in letters if letter.job.id == id), None)
+    if job is None:
+        raise NotFound(f"no job {id!r:.200} of the user failed for good; GET jobs lists them")
+    now = datetime.now(UTC)
+    again = replace(job, id=f"{job.id[:400]}.{now.timestamp():.0f}", attempts=0, run_at=now)
+    return shapes.CountsOut(
+        scope=caller.echo(), counts={"jobs": await caller.memory.store.write(caller.scope, jobs=[again])}
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
@@ -13,6 +14,7 @@ from loom.core.message import plain
 from loom.errors import NotFound
 from loom.server.http import shapes
 from loom.server.http.caller import Caller, Forgetter, Reader, Writer
+from loom.session.journal import RequestRecord, request_body, requests_of
 from loom.text.fence import plain_text
 
 router = APIRouter(prefix="/v1/users/{user:name}/sessions", tags=["sessions"])
@@ -82,6 +84,66 @@ async def checkpoints(caller: Reader, session: Session) -> shapes.CheckpointsOut
 
 def _checkpoint(one: Checkpoint) -> shapes.CheckpointOut:
     return shapes.CheckpointOut(id=one.id, session=one.session_id, turn=one.turn, at=one.at, parent=one.parent)
+
+
+@router.delete("/{session:name}/checkpoints/{id:name}")
+async def delete_checkpoint(caller: Forgetter, session: Session, id: str) -> shapes.ErasureOut:
+    """Remove one checkpoint; what others need of the conversation stays."""
+    if not await caller.place.checkpoints.delete(caller.session(session), id):
+        raise NotFound(f"the conversation has no checkpoint {id!r:.200}; GET checkpoints lists them")
+    receipt = shapes.ReceiptOut(store="sessions", removed={"checkpoint": 1}, pending=[])
+    return shapes.ErasureOut(scope=caller.echo(session), stores=[receipt])
+
+
+@router.get("/{session:name}/requests")
+async def requests(caller: Reader, session: Session) -> shapes.RequestsOut:
+    """Every call of a model in a conversation: tokens by section, what the cache did, and what it cost."""
+    scope = caller.session(session)
+    await find_checkpoint(caller.place.checkpoints, scope, None)
+    found = await requests_of(caller.place.checkpoints, scope)
+    return shapes.RequestsOut(scope=caller.echo(session), items=[_request(one) for one in found])
+
+
+def _request(one: RequestRecord) -> shapes.RequestOut:
+    counted = one.usage
+    return shapes.RequestOut(
+        id=one.id,
+        at=one.at,
+        turn=one.turn,
+        purpose=one.purpose,
+        provider=one.provider,
+        model=one.model,
+        sections=dict(one.sections),
+        markers=[shapes.MarkerOut(**asdict(marker)) for marker in one.markers],
+        prefix=one.prefix,
+        predicted_read=one.predicted_read,
+        predicted_write=one.predicted_write,
+        input=None if counted is None else counted.input,
+        output=None if counted is None else counted.output,
+        cache_read=one.cache_read,
+        cache_write=one.cache_write,
+        cost=one.cost,
+        loss=None if one.loss is None else shapes.LossOut(**asdict(one.loss)),
+        error=None if one.error is None else plain_text(one.error),
+        requests=one.requests,
+    )
+
+
+@router.get("/{session:name}/requests/{id:name}/body")
+async def body(caller: Reader, session: Session, id: str) -> shapes.RequestBodyOut:
+    """What was sent to the model, of a session that keeps bodies (`keep_requests=True`)."""
+    scope = caller.session(session)
+    await find_checkpoint(caller.place.checkpoints, scope, None)
+    sent = await request_body(caller.place.checkpoints, scope, id)
+    return shapes.RequestBodyOut(scope=caller.echo(session), body=sent)
+
+
+@router.post("/{session:name}/end")
+async def end(caller: Writer, session: Session) -> shapes.EndedOut:
+    """Write the episode of a conversation into L3 now, and not after an idle hour."""
+    done = await caller.memory.end_session(user_id=caller.user, session_id=session)
+    item = None if done is None else shapes.record_out(done)
+    return shapes.EndedOut(scope=caller.echo(session), item=item)
 
 
 @router.post("/{session:name}/restore")

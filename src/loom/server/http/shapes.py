@@ -7,7 +7,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 
-from loom.core.checks import MAX_BLOCK, MAX_INSTRUCTION, MAX_NAME, MAX_OBJECT, MAX_PREDICATE, MAX_QUERY, MAX_TEXT
+from loom.core.checks import (
+    MAX_BLOCK,
+    MAX_DOCUMENT,
+    MAX_ID_BYTES,
+    MAX_INSTRUCTION,
+    MAX_NAME,
+    MAX_OBJECT,
+    MAX_PREDICATE,
+    MAX_QUERY,
+    MAX_TEXT,
+    MAX_VALUE,
+)
 from loom.core.codec import attributes_to_json
 from loom.core.record import Episode, Fact, Hit, Layer, Passage, Record, Scalar, WorkingBlock
 from loom.core.scope import Scope
@@ -57,9 +68,25 @@ class MemoriesIn(Body):
 
 
 class MemoryUpdateIn(Body):
-    """New text of a memory."""
+    """What to change of a memory; an attribute that is null is removed."""
 
-    text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
+    text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)] | None = None
+    importance: Annotated[float, Field(ge=0, le=1, strict=True)] | None = None
+    attributes: dict[str, str | int | float | bool | None] | None = None
+
+
+class UpsertIn(MemoryIn):
+    """One memory that replaces the one stored under the same key."""
+
+    key: Name
+    session: Name | None = None
+    importance: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.0
+
+
+class PromoteIn(Body):
+    """The layer to move a memory to; without it, the next one."""
+
+    to: Literal["L1", "L2", "L3", "L4"] | None = None
 
 
 class RecallIn(Body):
@@ -108,6 +135,38 @@ class CompactIn(Body):
     strategy: Literal["snapshot", "truncate", "sliding_window"] = "snapshot"
     retain: Annotated[int, Field(ge=0, le=10_000, strict=True)] = 6
     dry_run: StrictBool = False
+
+
+class DocumentIn(Body):
+    """A document of the knowledge base."""
+
+    id: Annotated[str, Field(min_length=1, max_length=MAX_ID_BYTES)]
+    text: Annotated[str, Field(min_length=1, max_length=MAX_DOCUMENT)]
+    source: Annotated[str, Field(max_length=MAX_VALUE)] = ""
+    attributes: Attributes = Field(default_factory=dict)
+
+
+class DocumentsIn(Body):
+    """Documents to add."""
+
+    documents: Annotated[list[DocumentIn], Field(min_length=1, max_length=MOST_ITEMS)]
+
+
+class KnowledgeIn(Body):
+    """A question to the knowledge base."""
+
+    query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY)]
+    limit: Annotated[int, Field(ge=1, le=100, strict=True)] = 5
+    where: Attributes | None = None
+
+
+class GraphIn(Body):
+    """A question to a knowledge base that follows relations."""
+
+    query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY)]
+    mode: Literal["vector", "graph", "hybrid"] = "hybrid"
+    max_hops: Annotated[int, Field(ge=1, le=10, strict=True)] = 2
+    limit: Annotated[int, Field(ge=1, le=100, strict=True)] = 5
 
 
 class PointIn(Body):
@@ -265,6 +324,53 @@ class CountsOut(ScopedAnswer):
     counts: dict[str, int]
 
 
+class VersionOut(BaseModel):
+    """One text that a block or an instruction had."""
+
+    id: str
+    number: int
+    text: str
+    since: datetime | None
+    until: datetime | None
+    origin: str
+    trusted: bool
+    sources: list[str]
+    diff: str
+
+
+class HistoryOut(BaseModel):
+    """The texts of one block or instruction, oldest first."""
+
+    name: str
+    versions: list[VersionOut]
+
+
+class HistoriesOut(ScopedAnswer):
+    """Old and current texts."""
+
+    items: list[HistoryOut]
+
+
+class EventOut(BaseModel):
+    """A record and when it happened, or since when it is true."""
+
+    at: datetime
+    record: RecordOut
+
+
+class TimelineOut(ScopedAnswer):
+    """Dated records, earliest first; `count` is exact, and `items` may be its beginning."""
+
+    count: int
+    items: list[EventOut]
+
+
+class EndedOut(ScopedAnswer):
+    """The episode of a conversation that ended; null if it has no turns."""
+
+    item: RecordOut | None
+
+
 class SessionOut(BaseModel):
     """A conversation."""
 
@@ -333,6 +439,96 @@ class CompactedOut(ScopedAnswer):
     """The result of a compaction; `item.id` is null where nothing was changed."""
 
     item: CompactionOut
+
+
+class MarkerOut(BaseModel):
+    """A marker of a request: where it is, for how long, and the tokens of the prefix up to it."""
+
+    path: str
+    ttl: str
+    tokens: int
+    digest: str
+
+
+class LossOut(BaseModel):
+    """Why less came from the cache than was expected."""
+
+    cause: str
+    path: str
+    entry: str
+    byte: int | None
+    tokens: int
+
+
+class RequestOut(BaseModel):
+    """One call of a model. A count that the provider did not report is null, and not 0."""
+
+    id: str
+    at: datetime
+    turn: int
+    purpose: str
+    provider: str
+    model: str
+    sections: dict[str, int]
+    markers: list[MarkerOut]
+    prefix: str
+    predicted_read: int | None
+    predicted_write: int | None
+    input: int | None
+    output: int | None
+    cache_read: int | None
+    cache_write: int | None
+    cost: float | None
+    loss: LossOut | None
+    error: str | None
+    requests: int
+
+
+class RequestsOut(ScopedAnswer):
+    """The calls of a model in a conversation, oldest first."""
+
+    items: list[RequestOut]
+
+
+class RequestBodyOut(ScopedAnswer):
+    """What was sent to the model, of a session that keeps bodies."""
+
+    body: dict[str, Any]
+
+
+class KnowledgeCount(BaseModel):
+    """How many documents were added, changed or removed."""
+
+    documents: int
+
+
+class DocumentOut(BaseModel):
+    """A document, or a passage of one."""
+
+    id: str
+    text: str
+    source: str
+    attributes: dict[str, Any]
+
+
+class PassageOut(BaseModel):
+    """A passage that answers a question: the characters of its document from `start` to `end`."""
+
+    id: str
+    document: str
+    text: str
+    start: int
+    end: int
+    source: str
+    attributes: dict[str, Any]
+    score: float
+    why: dict[str, float]
+
+
+class PassagesOut(BaseModel):
+    """The best passages, best first."""
+
+    hits: list[PassageOut]
 
 
 class DeadLetterOut(BaseModel):

@@ -1,4 +1,4 @@
-"""Pictures of the inspector as SVG: layers, the lives of facts, and the graph of who is connected.
+"""Pictures of the inspector as SVG: layers, the lives of facts, who is connected, windows, and a conversation.
 
 Every text is escaped. Colours come from the style sheet, by class; nothing is told by colour alone.
 """
@@ -6,16 +6,19 @@ Every text is escaped. Colours come from the style sheet, by class; nothing is t
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import quote
 
 from markupsafe import Markup
 
 from loom.core.record import Fact
+from loom.text.fence import plain_text
 
 
 def drawn(picture: str) -> Markup:
@@ -30,69 +33,189 @@ _LAYERS: Final = {
     "L4": "semantic",
     "archived": "archive",
 }
-_ROW: Final = 30
 _WIDE: Final = 960
-_LABEL: Final = 300
-MOST_LIVES: Final = 200
-"""Facts of one picture; the list below has all of them."""
 MOST_NODES: Final = 60
 """Names in the graph, those with most facts first."""
 
 
-def layers_chart(counts: Mapping[str, int]) -> str:
-    """The layers from left to right, each with its number of records, and where they go from there."""
-    boxes = list[str]()
-    for number, (label, name) in enumerate(_LAYERS.items()):
-        x = 8 + number * 190
-        boxes.append(
-            f'<g><rect class="box" x="{x}" y="10" width="150" height="64" rx="8"/>'
-            f'<text class="figure" x="{x + 75}" y="40" text-anchor="middle">{counts.get(label, 0):,}</text>'
-            f'<text x="{x + 75}" y="60" text-anchor="middle">{label if label != "archived" else ""} {name}</text></g>'
-        )
-        if number < len(_LAYERS) - 1:
-            boxes.append(f'<path class="flow" d="M{x + 152} 42 h30 m-6 -5 l6 5 l-6 5"/>')
-    told = ", ".join(f"{name} {counts.get(label, 0):,}" for label, name in _LAYERS.items())
-    label = escape(f"records by layer: {told}")
-    return f'<svg viewBox="0 0 {_WIDE} 84" role="img" aria-label="{label}">{"".join(boxes)}</svg>'
+def layers_list(counts: Mapping[str, int]) -> str:
+    """The layers in the order in which records go through them, each with its number of records."""
+    items = (
+        f"<li><b>{counts.get(label, 0):,}</b>{'' if label == 'archived' else f'{label} '}{name}</li>"
+        for label, name in _LAYERS.items()
+    )
+    return f'<ol class="layers" aria-label="Records by layer">{"".join(items)}</ol>'
 
 
-def lives_chart(facts: Sequence[Fact], *, now: datetime, link: str) -> str:
-    """The life of each fact as a bar from when it became true to when it ceased to be; retired ones are faded."""
-    shown = sorted(facts, key=lambda fact: (fact.subject, fact.predicate, fact.recorded_at))[:MOST_LIVES]
-    if not shown:
+@dataclass(frozen=True, slots=True)
+class TimeSpan:
+    """The time that a picture shows, from its left edge to its right one."""
+
+    first: float
+    last: float
+
+    @classmethod
+    def of(cls, facts: Sequence[Fact], now: datetime) -> TimeSpan:
+        """The time in which these facts were learned, and as much again before it; what began earlier is cut."""
+        seen = [at.timestamp() for fact in facts for at in _moments(fact)] or [now.timestamp()]
+        learned = min((fact.recorded_at.timestamp() for fact in facts), default=now.timestamp())
+        last = max(*seen, now.timestamp())
+        return cls(max(min(seen), learned - max(last - learned, 86_400)), last)
+
+    def place(self, at: datetime) -> float:
+        """Where a moment stands, as a part of the width."""
+        span = max(self.last - self.first, 1.0)
+        return min(max((at.timestamp() - self.first) / span, 0.0), 1.0)
+
+
+def _moments(fact: Fact) -> list[datetime]:
+    named = (fact.valid_from or fact.recorded_at, fact.valid_until, fact.recorded_at, fact.superseded_at)
+    return [at for at in named if at is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """Where the parts of the picture of lives are: words beside the bars, or above them on a narrow screen."""
+
+    width: int
+    left: int
+    row: int
+    letters: int
+    top: int
+    """From the top of a row to the middle of its bar."""
+    ticks: int
+
+    @property
+    def room(self) -> int:
+        return self.width - self.left - 24
+
+
+_DAYS: Final = 4 * 86_400
+"""Seconds from which on the days of the axis differ."""
+_BESIDE: Final = _Frame(width=_WIDE, left=290, row=28, letters=33, top=16, ticks=4)
+_ABOVE: Final = _Frame(width=400, left=8, row=46, letters=44, top=32, ticks=2)
+
+
+def lives_chart(
+    facts: Sequence[Fact], *, now: datetime, span: TimeSpan, link: str | None = None, narrow: bool = False
+) -> str:
+    """Both times of each fact: a bar while it is true, and a mark where it was learned, or given up.
+
+    What was given up is dashed and struck through, what has ended is grey. The line is the day of which the picture
+    tells: what was learned behind it is not known yet. `link` has a place for the id of a fact.
+    """
+    if not facts:
         return ""
-    moments = [at for fact in shown for at in (fact.valid_from or fact.recorded_at, fact.valid_until) if at is not None]
-    first, last = min(moments).timestamp(), max(*moments, now).timestamp()
-    span = max(last - first, 1.0)
+    frame = _ABOVE if narrow else _BESIDE
+    height = 4 + len(facts) * frame.row
 
     def place(at: datetime) -> float:
-        return _LABEL + (at.timestamp() - first) / span * (_WIDE - _LABEL - 16)
+        return frame.left + span.place(at) * frame.room
 
-    rows = list[str]()
-    for number, fact in enumerate(shown):
-        y = 24 + number * _ROW
-        begin, end = place(fact.valid_from or fact.recorded_at), place(fact.valid_until or now)
-        state = "retired" if fact.superseded_at else "ended" if fact.valid_until and fact.valid_until <= now else "true"
-        label = fact.text if len(fact.text) <= 38 else f"{fact.text[:37]}\N{HORIZONTAL ELLIPSIS}"
-        about = f"{fact.text}: {state}, true from {_day(fact.valid_from)} until {_day(fact.valid_until)}"
-        arrow = "" if fact.valid_until else f'<path class="life {state}" d="M{end:.1f} {y - 8} l8 8 l-8 8 z"/>'
-        rows.append(
-            f'<a href="{escape(link.format(id=quote(fact.id, safe="")))}"><g><title>{escape(about)}</title>'
-            f'<text x="{_LABEL - 10}" y="{y + 4}" text-anchor="end" class="{state}">{escape(label)}</text>'
-            f'<rect class="life {state}" x="{begin:.1f}" y="{y - 8}" width="{max(3.0, end - begin):.1f}" '
-            f'height="16" rx="3"/>'
-            f"{arrow}</g></a>"
-        )
-    height = 24 + len(shown) * _ROW + 16
-    axis = (
-        f'<line class="axis" x1="{_LABEL}" x2="{_LABEL}" y1="8" y2="{height - 22}"/>'
-        f'<text x="{_LABEL}" y="{height - 4}">{_day(datetime.fromtimestamp(first, UTC))}</text>'
-        f'<text x="{_WIDE - 8}" y="{height - 4}" text-anchor="end">{_day(datetime.fromtimestamp(last, UTC))}</text>'
+    drawing = _Drawing(frame, place, span.first, now, link)
+    rows = "".join(drawing.life(fact, frame.top + n * frame.row) for n, fact in enumerate(facts))
+    known, ticks = place(now), list[str]()
+    for n in range(frame.ticks + 1):
+        x = frame.left + frame.room * n / frame.ticks
+        at = datetime.fromtimestamp(span.first + (span.last - span.first) * n / frame.ticks, UTC)
+        day = _day(at) if span.last - span.first > _DAYS else f"{at:%m-%d %H:%M}"
+        anchor = "start" if n == 0 else "end" if n == frame.ticks else "middle"
+        ticks.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height}"/>')
+        ticks.append(f'<text class="tick" x="{x:.1f}" y="{height + 16}" text-anchor="{anchor}">{day}</text>')
+    line = (
+        f'<g class="known"><line x1="{known:.1f}" x2="{known:.1f}" y1="0" y2="{height}"/>'
+        f'<path d="M{known - 8:.1f} {height} h16 l-8 -12 z"/></g>'
     )
+    about = escape(f"{len(facts)} facts, as known on {_day(now)}")
     return (
-        f'<svg viewBox="0 0 {_WIDE} {height}" role="group" aria-label="the lives of {len(shown)} facts">{axis}'
-        f"{''.join(rows)}</svg>"
+        f'<svg class="lives{" narrow" if narrow else ""}" viewBox="0 0 {frame.width} {height + 24}" role="group" '
+        f'aria-label="{about}" data-first="{span.first:.0f}" data-last="{span.last:.0f}" '
+        f'data-from="{frame.left / frame.width:.4f}" data-room="{frame.room / frame.width:.4f}">'
+        f"{''.join(ticks)}{rows}{line}</svg>"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawing:
+    """Draws the lives of facts in one frame."""
+
+    frame: _Frame
+    place: Callable[[datetime], float]
+    first: float
+    now: datetime
+    link: str | None
+
+    def life(self, fact: Fact, y: int) -> str:
+        """The row of a fact, whose bar has its middle at `y`."""
+        now, begun = self.now, fact.valid_from or fact.recorded_at
+        begin, end = self.place(begun), self.place(fact.valid_until or now)
+        ended = fact.valid_until is not None and fact.valid_until <= now
+        state = "retired" if fact.superseded_at else "ended" if ended else "true"
+        place = f'x="{begin:.1f}" y="{y - 8}" width="{max(3.0, end - begin):.1f}" height="16" rx="3"'
+        arrow = "" if fact.valid_until else f'<path class="life {state}" d="M{end:.1f} {y - 8} l8 8 l-8 8 z"/>'
+        row = (
+            f"<title>{escape(self._about(fact, state))}</title>{self._words(words_of(fact), state, y)}"
+            f'<rect class="life {state}" {place}/>{arrow}{self._marks(fact, begun, begin, y)}'
+        )
+        if self.link is None:
+            return f"<g>{row}</g>"
+        return f'<a href="{escape(self.link.format(id=quote(fact.id, safe="")))}"><g>{row}</g></a>'
+
+    def _about(self, fact: Fact, state: str) -> str:
+        words = f"{words_of(fact)}: {_STATES[state]}; true from {_day(fact.valid_from)} to {_day(fact.valid_until)}"
+        words += f", learned {_day(fact.recorded_at)}"
+        return f"{words}, given up {_day(fact.superseded_at)}" if fact.superseded_at else words
+
+    def _words(self, words: str, state: str, y: int) -> str:
+        text = escape(_cut(words, self.frame.letters))
+        if self.frame is _ABOVE:
+            return f'<text x="{self.frame.left}" y="{y - 14}" class="{state}">{text}</text>'
+        return f'<text x="{self.frame.left - 12}" y="{y + 4}" text-anchor="end" class="{state}">{text}</text>'
+
+    def _marks(self, fact: Fact, begun: datetime, begin: float, y: int) -> str:
+        marks = f'<path class="learned" d="M{self.place(fact.recorded_at):.1f} {y - 6} l6 6 l-6 6 l-6 -6 z"/>'
+        if fact.superseded_at:
+            x = self.place(fact.superseded_at) - 4
+            marks += f'<path class="given-up" d="M{x:.1f} {y - 4} l8 8 m0 -8 l-8 8"/>'
+        if begun.timestamp() < self.first:
+            marks += f'<path class="earlier" d="M{begin + 9:.1f} {y - 4} l-5 4 l5 4"/>'
+        return marks
+
+
+_STATES: Final = {"true": "holds", "ended": "has ended", "retired": "no longer believed"}
+LIVES_LEGEND: Final = (
+    '<p class="legend"><span><i class="life-true"></i>holds</span><span><i class="life-ended"></i>has ended</span>'
+    '<span><i class="life-retired"></i><s>no longer believed</s></span>'
+    '<span><b aria-hidden="true">\N{BLACK DIAMOND}</b> learned</span>'
+    '<span><b aria-hidden="true">\N{MULTIPLICATION SIGN}</b> given up</span>'
+    '<span><b aria-hidden="true">|</b> as known on</span></p>'
+)
+"""What the marks of the lives mean."""
+
+
+def words_of(fact: Fact) -> str:
+    """A fact as people read it."""
+    if fact.predicate.startswith("instruction"):
+        return fact.object
+    return f"{fact.subject} {fact.predicate.replace('_', ' ')} {fact.object}"
+
+
+def _cut(text: str, length: float) -> str:
+    """The beginning of a text that is no wider than so many common letters."""
+    text, left = plain_text(text[: int(length) * 4]), length
+    for place, letter in enumerate(text):
+        left -= _width(letter)
+        if left < 0:
+            return f"{text[:place]}\N{HORIZONTAL ELLIPSIS}"
+    return text
+
+
+def _width(letter: str) -> float:
+    if unicodedata.combining(letter):
+        return 0.0
+    if unicodedata.east_asian_width(letter) in {"W", "F"}:
+        return 1.9
+    return 1.6 if letter in "MW@%" else 1.2 if letter.isupper() else 1.0
 
 
 def _day(at: datetime | None) -> str:
@@ -103,63 +226,295 @@ def graph_chart(facts: Sequence[Fact], *, link: str) -> str:
     """Who and what is connected: names on a circle, larger with more facts, and a line for each fact between two."""
     degree = Counter[str]()
     for fact in facts:
-        degree.update((fact.subject, fact.object))
+        degree.update({fact.subject, fact.object})
     names = [name for name, _ in degree.most_common(MOST_NODES)]
     if not names:
         return ""
-    side, centre = 720, 360
-    places: dict[str, tuple[float, float]] = {}
-    for number, name in enumerate(sorted(names, key=lambda one: (-degree[one], one))):
-        turn = 2 * math.pi * number / len(names) - math.pi / 2
-        ring = 90 if number == 0 and len(names) > 2 else 260
-        places[name] = (centre + ring * math.cos(turn), centre + ring * math.sin(turn))
-    places[names[0]] = (centre, centre) if len(names) > 2 else places[names[0]]
-    lines = [
-        f'<line class="edge" x1="{places[f.subject][0]:.1f}" y1="{places[f.subject][1]:.1f}" '
-        f'x2="{places[f.object][0]:.1f}" y2="{places[f.object][1]:.1f}"><title>{escape(f.text)}</title></line>'
-        for f in facts
-        if f.subject in places and f.object in places
-    ]
-    nodes = list[str]()
-    for name, (x, y) in places.items():
-        size = 6 + 5 * math.sqrt(degree[name])
-        anchor = "middle" if abs(x - centre) < 40 else "start" if x > centre else "end"
-        at = x if anchor == "middle" else x + size + 4 if anchor == "start" else x - size - 4
-        low = y - size - 6 if anchor == "middle" else y + 4
-        label = name if len(name) <= 24 else f"{name[:23]}\N{HORIZONTAL ELLIPSIS}"
-        nodes.append(
-            f'<a href="{escape(link.format(name=quote(name, safe="")))}"><g><title>{escape(name)}: {degree[name]} facts'
-            f'</title><circle class="node" cx="{x:.1f}" cy="{y:.1f}" r="{size:.1f}"/>'
-            f'<text x="{at:.1f}" y="{low:.1f}" text-anchor="{anchor}">{escape(label)}</text></g></a>'
-        )
+    few = len(names) <= _FEW
+    height = 560 if few else 800
+    places = _ring(names, 480, height / 2, (300, 215) if few else (250, 250))
+    between = [f for f in facts if f.subject != f.object and f.subject in places and f.object in places]
+    labelled = len(between) <= _LABELLED
+    edges = "".join(_edge(fact, places, labelled=labelled) for fact in between)
+    nodes = "".join(_node(name, degree[name], places[name], few=few, link=link) for name in places)
     return (
-        f'<svg class="graph" viewBox="-120 0 {side + 240} {side}" role="group" '
-        f'aria-label="{len(names)} names and {len(lines)} facts between them">{"".join(lines)}{"".join(nodes)}</svg>'
+        f'<svg class="graph" viewBox="0 0 {_WIDE} {height}" role="group" '
+        f'aria-label="{len(names)} names and {len(between)} facts between them">{edges}{nodes}</svg>'
     )
 
 
-_SECTIONS: Final = ("tools", "foundation", "focus", "topic", "convo", "recalled", "step", "attention")
+_FEW: Final = 16
+"""Names whose labels fit beside each other; those of more are turned."""
+_LABELLED: Final = 24
+"""Lines that have their words on them."""
+
+Spot: TypeAlias = tuple[float, float, float]
+"""Where a name stands, and in which direction from the middle; the one in the middle has 0 for it."""
 
 
-def window_bar(sections: Mapping[str, int], *, wide: bool = False) -> str:
-    """The window of one request: a bar with a part for each section, as long as its tokens."""
+def _ring(names: Sequence[str], x: float, y: float, radius: tuple[float, float]) -> dict[str, Spot]:
+    """The name with most facts in the middle, the others around it."""
+    centred = len(names) > 2
+    around = names[1:] if centred else names
+    places: dict[str, Spot] = {names[0]: (x, y, 0.0)} if centred else {}
+    for number, name in enumerate(around):
+        turn = 2 * math.pi * (number + 0.5) / len(around) - math.pi / 2
+        places[name] = (x + radius[0] * math.cos(turn), y + radius[1] * math.sin(turn), math.degrees(turn))
+    return places
+
+
+def _edge(fact: Fact, places: Mapping[str, Spot], *, labelled: bool) -> str:
+    (x1, y1, _), (x2, y2, _) = places[fact.subject], places[fact.object]
+    line = f'<line class="edge" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+    predicate = "instruction" if fact.predicate.startswith("instruction") else fact.predicate.replace("_", " ")
+    words = escape(_cut(predicate, 20))
+    at = 0.58  # nearer to the object, so that the words of lines from one name do not meet
+    text = f'<text class="word" x="{x1 + (x2 - x1) * at:.1f}" y="{y1 + (y2 - y1) * at + 4:.1f}" text-anchor="middle">'
+    return f"<g><title>{escape(words_of(fact))}</title>{line}{f'{text}{words}</text>' if labelled else ''}</g>"
+
+
+def _node(name: str, facts: int, spot: Spot, *, few: bool, link: str) -> str:
+    x, y, turn = spot
+    size = min(6 + 4 * math.sqrt(facts), 26.0)
+    label, centred = escape(_cut(name, 22)), turn == 0
+    right = math.cos(math.radians(turn)) >= 0
+    side, anchor = (1, "start") if right else (-1, "end")
+    if centred:
+        text = f'<text class="name" x="{x:.1f}" y="{y - size - 6:.1f}" text-anchor="middle">{label}</text>'
+    elif few:
+        text = (
+            f'<text class="name" x="{x + side * (size + 6):.1f}" y="{y + 4:.1f}" text-anchor="{anchor}">{label}</text>'
+        )
+    else:
+        angle = turn if right else turn + 180
+        place = f'transform="translate({x:.1f} {y:.1f}) rotate({angle:.1f})" x="{side * (size + 5):.1f}" y="4"'
+        text = f'<text class="name" {place} text-anchor="{anchor}">{label}</text>'
+    count = f"{facts} fact{'' if facts == 1 else 's'}"
+    return (
+        f'<a href="{escape(link.format(name=quote(name, safe="")))}"><g><title>{escape(name)}: {count}</title>'
+        f'<circle class="node" cx="{x:.1f}" cy="{y:.1f}" r="{size:.1f}"/>{text}</g></a>'
+    )
+
+
+# -- the windows of requests
+
+SECTIONS: Final = ("tools", "foundation", "focus", "topic", "convo", "recalled", "step", "attention")
+"""The sections in the order in which a prompt has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SectionUse:
+    """A section of one request: its tokens, and how many of them were read, written, or neither."""
+
+    name: str
+    tokens: int
+    read: float | None
+    written: float | None
+    fresh: float | None
+    usd: float | None
+
+    @property
+    def kind(self) -> int:
+        """The number of its colour."""
+        return SECTIONS.index(self.name) if self.name in SECTIONS else len(SECTIONS)
+
+
+def ordered(sections: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Sections as a prompt has them; those with other names come last."""
+    known = [name for name in SECTIONS if sections.get(name)]
+    return [(name, sections[name]) for name in (*known, *(other for other in sections if other not in SECTIONS))]
+
+
+def small_bar(sections: Mapping[str, int]) -> str:
+    """The window of one request in a row of a table."""
     total = sum(sections.values())
     if not total:
         return ""
-    width, height = (_WIDE, 44) if wide else (160, 14)
     x, parts = 0.0, list[str]()
-    known = [name for name in _SECTIONS if name in sections]
-    for name in (*known, *(other for other in sections if other not in _SECTIONS)):
-        size = sections[name] / total * width
-        kind = _SECTIONS.index(name) if name in _SECTIONS else len(_SECTIONS)
-        share = f"{name}: {sections[name]:,} tokens, {sections[name] / total:.0%}"
-        text = f'<text x="{x + 4:.1f}" y="27">{escape(name)}</text>' if wide and size > 8 * len(name) + 8 else ""
-        rect = f'<rect class="s{kind}" x="{x:.1f}" y="0" width="{max(size - 1, 0.5):.1f}" height="{height}"/>'
-        parts.append(f"<g><title>{escape(share)}</title>{rect}{text}</g>")
+    for name, tokens in ordered(sections):
+        size = tokens / total * 160
+        kind = SECTIONS.index(name) if name in SECTIONS else len(SECTIONS)
+        rect = f'<rect class="s{kind}" x="{x:.1f}" y="0" width="{max(size - 1, 0.5):.1f}" height="14"/>'
+        parts.append(f"<g><title>{escape(f'{name}: {tokens:,} tokens, {tokens / total:.0%}')}</title>{rect}</g>")
         x += size
-    label = escape(", ".join(f"{name} {count:,}" for name, count in sections.items()))
-    told = f'<p class="dim">{label}</p>' if wide else ""
+    label = escape(", ".join(f"{name} {tokens:,}" for name, tokens in ordered(sections)))
+    return f'<svg class="window small" viewBox="0 0 160 14" role="img" aria-label="{label}">{"".join(parts)}</svg>'
+
+
+def window_bar(uses: Sequence[SectionUse], cache: Mapping[str, int] | None) -> str:
+    """The window of one request: above, a part for each section, as long as its tokens; below, what the cache did.
+
+    `cache` has the tokens that were read, written and neither, in this order; None where that was not reported. A cache
+    holds the start of a prompt, so both rows go from left to right as the prompt does.
+    """
+    total = sum(use.tokens for use in uses)
+    if not total:
+        return ""
+    x, parts = 0.0, list[str]()
+    for use in uses:
+        size = use.tokens / total * _WIDE
+        told = escape(_told(use, total))
+        room = int(size / 7.5) - 1
+        text = f'<text class="in" x="{x + 6:.1f}" y="29">{escape(_cut(use.name, room))}</text>' if room >= 3 else ""
+        rect = f'<rect class="s{use.kind}" x="{x:.1f}" y="4" width="{max(size - 2, 1):.1f}" height="40" rx="3"/>'
+        parts.append(f'<g role="img" aria-label="{told}"><title>{told}</title>{rect}{text}</g>')
+        x += size
+    label = escape(f"a window of {total:,} tokens: " + ", ".join(f"{use.name} {use.tokens:,}" for use in uses))
     return (
-        f'<svg class="window{"" if wide else " small"}" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">'
-        f"{''.join(parts)}</svg>{told}"
+        f'<svg class="window" viewBox="0 0 {_WIDE} 84" role="group" aria-label="{label}">'
+        f"{''.join(parts)}{_cache_row(cache)}</svg>"
+    )
+
+
+def _told(use: SectionUse, total: int) -> str:
+    text = f"{use.name}: {use.tokens:,} tokens, {use.tokens / total:.0%} of the window"
+    if use.read is not None and use.written is not None and use.fresh is not None:
+        text += f"; read {use.read:,.0f}, written {use.written:,.0f}, neither {use.fresh:,.0f}"
+    return text + ("" if use.usd is None else f"; ${use.usd:.6f}")
+
+
+def _cache_row(cache: Mapping[str, int] | None) -> str:
+    if cache is None or not sum(cache.values()):
+        return (
+            f'<g><rect class="unknown" x="1" y="50" width="{_WIDE - 2}" height="14" rx="3"/>'
+            f'<text x="6" y="80">what the cache did was not reported</text></g>'
+        )
+    whole, x, parts = sum(cache.values()), 0.0, list[str]()
+    words = {
+        kind: f"{'neither' if kind == 'fresh' else kind} {tokens:,} ({tokens / whole:.0%})"
+        for kind, tokens in cache.items()
+    }
+    for kind, tokens in cache.items():
+        size = tokens / whole * _WIDE
+        told = escape(words[kind])
+        rect = f'<rect class="{kind}" x="{x:.1f}" y="50" width="{max(size - 2, 1):.1f}" height="14" rx="3"/>'
+        if tokens:
+            parts.append(f'<g role="img" aria-label="{told}"><title>{told}</title>{rect}</g>')
+        x += size
+    return f'{"".join(parts)}<text x="0" y="80">{escape(", ".join(words.values()))}</text>'
+
+
+def sections_chart(windows: Sequence[Mapping[str, int]], hrefs: Sequence[str]) -> str:
+    """One bar for each request in the order of time, by section."""
+    top = max((sum(sections.values()) for sections in windows), default=0) or 1
+    step = (_WIDE - 62) / max(len(windows), 12)
+    bars = list[str]()
+    for number, (sections, href) in enumerate(zip(windows, hrefs, strict=True)):
+        y, parts = 212.0, list[str]()
+        for name, tokens in ordered(sections):
+            height = 190 * tokens / top
+            y -= height
+            kind = SECTIONS.index(name) if name in SECTIONS else len(SECTIONS)
+            width = max(0.6, step - (1.5 if step > 5 else 0.3))
+            place = f'x="{58 + number * step:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
+            parts.append(f'<rect class="s{kind}" {place}/>')
+        told = escape(", ".join(f"{name} {tokens:,}" for name, tokens in ordered(sections)) or "sections not recorded")
+        told = f"request {number + 1}: {told}"
+        bars.append(f'<a href="{escape(href)}" aria-label="{told}"><g><title>{told}</title>{"".join(parts)}</g></a>')
+    used = [name for name, _ in ordered({name: 1 for sections in windows for name in sections})]
+    legend = "".join(
+        f'<span><i class="s{SECTIONS.index(name) if name in SECTIONS else len(SECTIONS)}"></i>{escape(name)}</span>'
+        for name in used
+    )
+    axis = (
+        f'<line class="axis" x1="58" x2="{_WIDE - 4}" y1="212" y2="212"/>'
+        f'<text x="52" y="30" text-anchor="end">{top:,}</text>'
+        f'<text x="52" y="212" text-anchor="end">0</text>'
+    )
+    return (
+        f'<svg viewBox="0 0 {_WIDE} 234" role="group" aria-label="{len(windows):,} requests by section">{axis}'
+        f'{"".join(bars)}</svg><p class="legend">{legend}<span>tokens of each prompt, by estimate</span></p>'
+    )
+
+
+# -- a conversation on a line
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A thing on the line of a conversation."""
+
+    kind: str
+    """`user`, `assistant`, `tool`, `compaction` or `other`."""
+    told: str
+    href: str
+    covered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A conversation that was forked from this one."""
+
+    after: int
+    """How many entries it took over."""
+    name: str
+    href: str
+
+
+_SHAPES: Final[Mapping[str, str]] = {
+    "user": "M{x:.1f} 54 v-22",
+    "assistant": "M{x:.1f} 54 v-12",
+    "tool": "M{x:.1f} 54 m-3 -18 h6 v6 h-6 z",
+    "other": "M{x:.1f} 54 v-5",
+}
+_COLUMNS: Final = 320
+
+
+def line_chart(marks: Sequence[Mark], *, points: Sequence[int], branches: Sequence[Branch]) -> str:
+    """A conversation from left to right: turns, tools, compactions with what they cover, checkpoints and forks.
+
+    `points` are the positions of checkpoints. Of more entries than there is room for, neighbours share a column.
+    """
+    size = -(-len(marks) // _COLUMNS) or 1
+    columns = [marks[start : start + size] for start in range(0, len(marks), size)]
+    step = min((_WIDE - 40) / max(len(columns), 1), 26.0)
+
+    def place(position: float) -> float:
+        return 20 + position / size * step
+
+    parts = [f'<line class="thread" x1="14" x2="{place(len(marks)) + 6:.1f}" y1="54" y2="54"/>']
+    for number, column in enumerate(columns):
+        x = place((number + 0.5) * size)
+        if any(mark.covered for mark in column):
+            parts.append(f'<rect class="covered" x="{x - step / 2:.1f}" y="28" width="{step + 0.3:.1f}" height="26"/>')
+        parts.append(_column(column, x))
+    distinct = {round(place(point), 0): point for point in points}
+    parts += (f'<path class="point" d="M{place(position):.1f} 58 v8"/>' for position in distinct.values())
+    for number, branch in enumerate(branches[:_BRANCHES]):
+        y, x = 92 + number * 22, place(branch.after)
+        parts.append(
+            f'<a href="{escape(branch.href)}"><g><title>{escape(branch.name)}</title>'
+            f'<path class="branch" d="M{x:.1f} 66 V{y - 12} q0 8 8 8 h14 m-6 -5 l6 5 l-6 5"/>'
+            f'<text x="{min(x + 28, _WIDE - 260):.1f}" y="{y}">{escape(_cut(branch.name, 34))}</text></g></a>'
+        )
+    height = 78 + 22 * min(len(branches), _BRANCHES)
+    shared = f"each column is {size} entries" if size > 1 else ""
+    about = f"{len(marks):,} entries, {len(points):,} checkpoints, {len(branches):,} forks"
+    return (
+        f'<svg class="line" viewBox="0 0 {_WIDE} {height}" role="group" aria-label="{about}">{"".join(parts)}</svg>'
+        '<p class="legend"><span><i class="m-user"></i>user</span><span><i class="m-assistant"></i>assistant</span>'
+        '<span><i class="m-tool"></i>tool</span>'
+        '<span><b aria-hidden="true">\N{BLACK DOWN-POINTING TRIANGLE}</b> compaction</span>'
+        '<span><i class="m-covered"></i>covered by it</span><span><i class="m-point"></i>checkpoint</span>'
+        f'<span><b aria-hidden="true">\N{RIGHTWARDS ARROW}</b> fork</span><span>{shared}</span></p>'
+    )
+
+
+_BRANCHES: Final = 5
+
+
+def _column(column: Sequence[Mark], x: float) -> str:
+    """The marks of one column; the most telling of them is the link."""
+    first = min(column, key=lambda mark: ("compaction", "tool", "user", "assistant", "other").index(mark.kind))
+    shapes = "".join(
+        f'<path class="m-{kind}" d="{_SHAPES[kind].format(x=x)}"/>'
+        for kind in ("other", "assistant", "user", "tool")
+        if any(mark.kind == kind for mark in column)
+    )
+    if first.kind == "compaction":
+        shapes += f'<path class="m-compaction" d="M{x - 7:.1f} 8 h14 l-7 12 z m7 12 v34"/>'
+    told = escape(_cut(first.told, 160) if len(column) == 1 else f"{_cut(first.told, 120)} and {len(column) - 1} more")
+    return (
+        f'<a href="{escape(first.href)}" aria-label="{told}"><g><title>{told}</title>'
+        f'<rect class="reach" x="{x - 4:.1f}" y="6" width="8" height="50"/>{shapes}</g></a>'
     )

@@ -20,21 +20,29 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 from loom.admin.doctor import labels_of
-from loom.admin.sessions import find_checkpoint, saved_session
 from loom.context.cache.audit import Audit, audit_transcripts
 from loom.context.cache.audit_page import STYLE, causes_table, session_section, sums_list
 from loom.core.checks import MAX_QUERY, check_id
 from loom.core.filter import And, Eq
-from loom.core.log import Compaction, LogEntry, LoggedMessage
-from loom.core.message import Message, plain
-from loom.core.record import Layer, Receipt, Record, StoreReceipt
+from loom.core.record import Episode, Fact, Layer, Receipt, StoreReceipt
 from loom.core.scope import Scope
 from loom.errors import NotFound, UsageError
+from loom.memory._facts.entities import normalise
 from loom.memory._history import TextHistory
+from loom.memory._upkeep.summaries import waiting_jobs
 from loom.protocols.memory_store import ListsUsers
 from loom.server.http.caller import Caller, Place, token_of
 from loom.server.http.guard import Refusal
-from loom.server.inspector.charts import drawn, graph_chart, layers_chart, lives_chart
+from loom.server.inspector.charts import (
+    LIVES_LEGEND,
+    MOST_NODES,
+    TimeSpan,
+    drawn,
+    graph_chart,
+    layers_list,
+    lives_chart,
+    words_of,
+)
 from loom.server.tokens import ANYBODY, Right, Token
 from loom.text.fence import plain_text
 from loom.text.tokens import EstimateCounter
@@ -46,6 +54,16 @@ MISSED: Final = 5
 """Hits behind the last one that are shown as just missed."""
 _USERS: Final = 50
 _NEWEST: Final = 25
+_FACTS: Final = 40
+"""Facts of one page."""
+_NAMES: Final = 100
+"""Names in the list below the graph."""
+_STOPS: Final = 400
+"""Places of the slider; of more changes, some are left out."""
+_GROUP: Final = 30
+"""Records that the page of one lists of each group."""
+_PIECE: Final = 100_000
+"""Characters of a long text that are shown at once."""
 _SECTIONS: Final = 20
 """Sessions of a transcript that are drawn."""
 _POLICY: Final = (
@@ -63,7 +81,15 @@ router = APIRouter(prefix=PREFIX, include_in_schema=False)
 def _templates() -> Environment:
     made = Environment(loader=PackageLoader("loom.server.inspector"), autoescape=True, trim_blocks=True)
     made.finalize = _safe
+    own: dict[str, Any] = {"shortened": shortened, "words_of": words_of}
+    made.filters.update(own)
     return made
+
+
+def shortened(text: str, length: int) -> str:
+    """The beginning of a text, on one line."""
+    line = " ".join(plain_text(text[: length * 4]).split())
+    return line if len(line) <= length else f"{line[: length - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def _safe(value: Any) -> Any:
@@ -94,6 +120,28 @@ def page(
         _templates().get_template(template).render(page=current, user=user, base=base, where=_hidden(where), **values)
     )
     return HTMLResponse(text, status_code=status, headers={"Content-Security-Policy": _POLICY})
+
+
+def text_page(
+    request: Request, user: str, text: str, start: int, *, title: str, back: tuple[str, str], name: str
+) -> HTMLResponse:
+    """A long text, in pieces; `back` is the title and the path of the page it belongs to."""
+    start = min(max(0, start), len(text))
+    end = start + _PIECE
+    return page(
+        request,
+        "text.html",
+        user=user,
+        name=name,
+        title=title,
+        back=back,
+        text=text[start:end],
+        start=start,
+        total=len(text),
+        earlier=max(0, start - _PIECE) if start else None,
+        later=end if end < len(text) else None,
+        here=request.url.path,
+    )
 
 
 def _hidden(url: str) -> str:
@@ -152,7 +200,9 @@ def refusal_page(request: Request, refusal: Refusal) -> Response:
     """A refusal as a page for people; who is not signed in is asked for a token."""
     asks = refusal.status == 401
     values = {"title": "Sign in" if asks else "This cannot be shown", "text": refusal.message, "advice": refusal.advice}
-    return page(request, "message.html", status=refusal.status, asks=asks, **values)
+    # who may not see a user is told the same whether there is one
+    user = None if refusal.status in {401, 403} else request.path_params.get("user")
+    return page(request, "message.html", status=refusal.status, asks=asks, user=user, **values)
 
 
 @router.get("/static/{name:name}")
@@ -265,8 +315,10 @@ async def memory(request: Request, user: str, q: str = "", limit: int = 8) -> Re
         values["confidence"] = found.confidence
     else:
         values["records"] = await _newest(caller)
-    chart = drawn(layers_chart(counts))
-    return page(request, "memory.html", user=user, query=query, limit=limit, counts=counts, chart=chart, **values)
+    chart = drawn(layers_list(counts))
+    top = max((hit.score for hit in values["hits"]), default=0.0) or 1.0
+    values |= {"query": query, "limit": limit, "counts": counts, "chart": chart, "top": top}
+    return page(request, "memory.html", user=user, **values)
 
 
 async def _counts(caller: Caller) -> dict[str, int]:
@@ -282,10 +334,11 @@ async def _counts(caller: Caller) -> dict[str, int]:
     return {**layers, "archived": archived, "facts": facts, "blocks": blocks}
 
 
-async def _newest(caller: Caller) -> list[Record]:
+async def _newest(caller: Caller) -> list[Episode]:
     """The newest episodes: what is in the layers that everything passes through."""
     found = caller.memory.list(user_id=caller.user, kind="episode", layer=(Layer.L1, Layer.L2))
-    return sorted([one async for one in found], key=lambda one: one.id, reverse=True)[:_NEWEST]
+    episodes = [one async for one in found if isinstance(one, Episode)]
+    return sorted(episodes, key=lambda one: (one.at, one.id), reverse=True)[:_NEWEST]
 
 
 @router.get("/u/{user:name}/facts")
@@ -297,33 +350,36 @@ async def facts(
     at: str = "",
     subject: str = "",
     history: bool = False,
+    after: int = 0,
 ) -> Response:
     """What was true, as it was known on a day."""
     caller = caller_of(request, user)
     every = await caller.memory.facts(user_id=user, history=True)
+    wanted = subject.strip()[:200]
+    about = [fact for fact in every if normalise(fact.subject) == normalise(wanted)] if wanted else every
     now = datetime.now(UTC)
-    changes = {fact.recorded_at for fact in every} | {fact.superseded_at for fact in every if fact.superseded_at}
-    moments = [*sorted(changes), max([now, *changes])]
-    place = len(moments) - 1 if k is None else min(max(k, 0), len(moments) - 1)
-    known_at, true_at = moments[place], _day(at)
-    found = await caller.memory.facts(
-        user_id=user, subject=subject.strip()[:200] or None, at=true_at, known_at=known_at, history=history
-    )
-    if history:
-        found = tuple(fact for fact in found if fact.recorded_at <= known_at)
-    believed = [
-        replace(fact, superseded_at=None) if _is_later(fact.superseded_at, known_at) else fact for fact in found
-    ]
-    lives = lives_chart(believed, now=known_at, link=f"{base_of(user)}/records/{{id}}")
-    chart = drawn(lives)
+    stops = _stops(about, now)
+    place = len(stops) - 1 if k is None else min(max(k, 0), len(stops) - 1)
+    known_at, true_at = stops[place], _day(at)
+    found = _believed(about, true_at or known_at, known_at, history=history)
+    start = min(max(after, 0), max(0, len(found) - 1)) // _FACTS * _FACTS
+    shown = found[start : start + _FACTS]
+    span, link = TimeSpan.of(about, now), f"{base_of(user)}/records/{{id}}"
+    charts = [lives_chart(shown, now=known_at, span=span, link=link, narrow=narrow) for narrow in (False, True)]
+    changed = sum(known_at in (fact.recorded_at, fact.superseded_at) for fact in about)
     return page(
         request,
         "facts.html",
         user=user,
-        facts=believed,
-        chart=chart,
-        moments=moments,
+        facts=shown,
+        total=len(found),
+        start=start,
+        size=_FACTS,
+        chart=drawn("".join(charts)),
+        legend=drawn(LIVES_LEGEND),
+        stops=stops,
         place=place,
+        changed=changed,
         known_at=known_at,
         at=f"{true_at:%Y-%m-%d}" if true_at else "",
         subject=subject,
@@ -331,8 +387,25 @@ async def facts(
     )
 
 
-def _is_later(at: datetime | None, known_at: datetime) -> bool:
-    return at is not None and at > known_at
+def _stops(facts: Sequence[Fact], now: datetime) -> list[datetime]:
+    """The moments at which what is known changed, and now; evenly fewer of them where there are very many."""
+    changes = {fact.recorded_at for fact in facts} | {fact.superseded_at for fact in facts if fact.superseded_at}
+    moments = sorted(changes)
+    step = -(-len(moments) // _STOPS) or 1
+    return [*moments[::-1][::step][::-1], max([now, *moments[-1:]])]
+
+
+def _believed(facts: Sequence[Fact], at: datetime, known_at: datetime, *, history: bool) -> list[Fact]:
+    """The facts as they were known on a day, by subject; with `history` those that had been given up by then too."""
+    if history:
+        found = [fact for fact in facts if fact.recorded_at <= known_at]
+    else:
+        found = [fact for fact in facts if fact.is_current(at, known_at)]
+    believed = [
+        replace(fact, superseded_at=None) if fact.superseded_at and fact.superseded_at > known_at else fact
+        for fact in found
+    ]
+    return sorted(believed, key=lambda fact: (fact.subject, fact.predicate, fact.recorded_at, fact.id))
 
 
 def _day(text: str) -> datetime | None:
@@ -347,7 +420,18 @@ async def record(request: Request, user: str, id: str) -> Response:
     """Where a record comes from, down to the words."""
     found = await caller_of(request, user).memory.explain(id, user_id=user)
     groups = [("Made from", found.sources), ("What was made from it", found.made), ("Others like it", found.history)]
-    return page(request, "record.html", user=user, found=found, groups=groups, name="memory")
+    return page(request, "record.html", user=user, found=found, groups=groups, most=_GROUP, name="memory")
+
+
+@router.get("/u/{user:name}/records/{id:name}/text")
+async def record_text(request: Request, user: str, id: str, start: int = 0) -> Response:
+    """The whole text of a record; a long one in pieces."""
+    caller = caller_of(request, user)
+    found = await caller.memory.store.get(caller.scope, id)
+    if found is None:
+        raise NotFound(f"there is no record {id!r:.100}")
+    back = ("where it comes from", f"{base_of(user)}/records/{quote(id, safe='')}")
+    return text_page(request, user, found.text, start, title=f"The text of a {found.kind}", back=back, name="memory")
 
 
 @router.post("/u/{user:name}/records/{id:name}/forget")
@@ -363,17 +447,19 @@ async def shown(request: Request, user: str) -> Response:
     """The text that every prompt has, and what it was before."""
     memory_ = caller_of(request, user).memory
     text = str(await memory_.profile(user_id=user))
+    cut = _PIECE if len(text) > _PIECE else 0
     blocks = [await memory_.block_history(block.name, user_id=user) for block in await memory_.blocks(user_id=user)]
     standing = await memory_.standing(user_id=user)
     return page(
         request,
         "shown.html",
         user=user,
-        text=drawn(_escaped(text)),
+        text=drawn(_escaped(text[:_PIECE])),
+        cut=cut,
         tokens=EstimateCounter().count(text),
         bytes=len(text.encode()),
         waiting=standing.unconfirmed,
-        groups=[("Standing instructions", await memory_.standing_history(user_id=user)), ("Blocks", blocks)],
+        groups=[("Standing instructions", (await memory_.standing_history(user_id=user))[:_GROUP]), ("Blocks", blocks)],
         diff=_diff,
     )
 
@@ -408,14 +494,17 @@ async def graph(request: Request, user: str) -> Response:
     found = await caller_of(request, user).memory.facts(user_id=user)
     counted = Counter[str]()
     for fact in found:
-        counted.update((fact.subject, fact.object))
+        counted.update({fact.subject, fact.object})
     chart = graph_chart(found, link=f"{base_of(user)}/facts?subject={{name}}")
     return page(
         request,
         "graph.html",
         user=user,
         chart=drawn(chart),
-        names=counted.most_common(100),
+        names=counted.most_common(_NAMES),
+        total=len(counted),
+        drawn_names=min(len(counted), MOST_NODES),
+        facts=len(found),
     )
 
 
@@ -423,11 +512,12 @@ async def graph(request: Request, user: str) -> Response:
 async def jobs(request: Request, user: str, note: str = "") -> Response:
     """Is it healthy?"""
     caller = caller_of(request, user)
-    counted = await caller.memory.stats(user_id=user)
+    await caller.memory.stats(user_id=user)  # finishes what is being written
+    waiting = await waiting_jobs(caller.memory.store, caller.scope, datetime.now(UTC))
     dead = await caller.memory.store.dead_letters(caller.scope)
     labels = await labels_of(caller.memory.store)
     notes = [note[:300]] if note else []
-    return page(request, "jobs.html", user=user, waiting=counted["jobs"], dead=dead, labels=labels, notes=notes)
+    return page(request, "jobs.html", user=user, waiting=waiting, dead=dead, labels=labels, notes=notes)
 
 
 @router.post("/u/{user:name}/jobs/run")
@@ -452,109 +542,6 @@ async def retry_job(request: Request, user: str, id: str) -> Response:
     return RedirectResponse(f"{base_of(user)}/jobs?note={quote('it is queued again')}", 303)
 
 
-# -- sessions
-
-
-@router.get("/u/{user:name}/sessions")
-async def sessions(request: Request, user: str) -> Response:
-    """The saved conversations."""
-    caller = caller_of(request, user)
-    found = await caller.place.checkpoints.sessions(caller.scope)
-    return page(request, "sessions.html", user=user, sessions=found, done=None)
-
-
-@router.get("/u/{user:name}/sessions/{session:name}")
-async def session(request: Request, user: str, session: str, note: str = "") -> Response:
-    """What happened in a conversation."""
-    caller = caller_of(request, user)
-    scope, store = caller.session(session), caller.place.checkpoints
-    last = await find_checkpoint(store, scope, None)
-    log = await store.history(scope, last.id)
-    return page(
-        request,
-        "session.html",
-        user=user,
-        name="sessions",
-        session_id=session,
-        here=f"{base_of(user)}/sessions/{quote(session, safe='')}",
-        turn=last.turn,
-        lines=_lines(log, last.compactions),
-        checkpoints=await store.list(scope, limit=200),
-        notes=[note[:300]] if note else [],
-    )
-
-
-def _lines(log: Sequence[LogEntry], applied: Sequence[str]) -> list[Mapping[str, Any]]:
-    """The entries of a log as the page shows them, each message with whether it is still shown."""
-    texts: dict[str, str] = {}
-    covered = {id for entry in log if isinstance(entry, Compaction) and entry.id in applied for id in entry.covered}
-    found: list[Mapping[str, Any]] = []
-    for entry in log:
-        match entry:
-            case LoggedMessage():
-                texts[entry.id] = _text(entry.message)
-                line = {"kind": "message", "role": entry.message.role, "text": texts[entry.id]}
-                found.append({**line, "id": entry.id, "at": entry.at, "covered": entry.id in covered})
-            case Compaction():
-                shows = [_text(one.message) for one in entry.replacements if one.message is not None]
-                texts |= {
-                    f"{entry.id}.{n}": _text(one.message) for n, one in enumerate(entry.replacements) if one.message
-                }
-                found.append(
-                    {
-                        "kind": "compaction",
-                        "id": entry.id,
-                        "at": entry.at,
-                        "strategy": entry.strategy,
-                        "before": entry.tokens_before,
-                        "after": entry.tokens_after,
-                        "covers": [texts.get(id, id) for id in entry.covered],
-                        "shows": shows,
-                        "applies": entry.id in applied,
-                    }
-                )
-            case _:
-                if entry.kind != "loom.request":  # those have a page of their own
-                    found.append({"kind": "recorded", "label": f"kept by a program: {entry.kind}", "at": entry.at})
-    return found
-
-
-def _text(message: Message) -> str:
-    return "\n".join(plain(part) for part in message.parts)
-
-
-def _to_session(user: str, session: str, note: str) -> Response:
-    return RedirectResponse(f"{base_of(user)}/sessions/{quote(session, safe='')}?note={quote(note)}", 303)
-
-
-@router.post("/u/{user:name}/sessions/{session:name}/undo")
-async def undo(request: Request, user: str, session: str, compaction: Annotated[str, Form()]) -> Response:
-    """Show again what a compaction replaced."""
-    caller = caller_of(request, user, "write")
-    opened = await saved_session(caller.place.checkpoints, caller.session(session))
-    await opened.undo(compaction)
-    await opened.checkpoint()
-    return _to_session(user, session, "the compaction was undone")
-
-
-@router.post("/u/{user:name}/sessions/{session:name}/restore")
-async def restore(request: Request, user: str, session: str, at: Annotated[str, Form()]) -> Response:
-    """Go back to a checkpoint."""
-    caller = caller_of(request, user, "write")
-    opened = await saved_session(caller.place.checkpoints, caller.session(session), at)
-    saved = await opened.checkpoint()
-    return _to_session(user, session, f"the conversation continues from turn {saved.turn}")
-
-
-@router.post("/u/{user:name}/sessions/{session:name}/fork")
-async def fork(request: Request, user: str, session: str, at: Annotated[str, Form()]) -> Response:
-    """Begin a new conversation at a checkpoint."""
-    caller = caller_of(request, user, "write")
-    opened = await saved_session(caller.place.checkpoints, caller.session(session), at)
-    forked = await opened.fork(at)
-    return _to_session(user, forked.id, f"this conversation was forked from {session}")
-
-
 # -- requests
 
 
@@ -564,7 +551,7 @@ async def transcript(request: Request) -> Response:
     _token(request)
     given: Path | None = request.app.state.transcript
     if given is None:
-        return page(request, "requests.html", name="transcript", upload=True, about="", notes=(), sections=())
+        return page(request, "transcript.html", about="", notes=(), sections=())
     return await _audited(request, given, str(given))
 
 
@@ -588,7 +575,7 @@ async def _audited(request: Request, path: Path, name: str) -> Response:
         raise UsageError(str(error).replace(str(path), name)) from error
     notes = () if audit.sessions else ("it holds no requests with usage",)
     sections = audit_sections(audit, {str(path): name})
-    return page(request, "requests.html", name="transcript", upload=True, about=name, notes=notes, sections=sections)
+    return page(request, "transcript.html", about=name, notes=notes, sections=sections)
 
 
 def audit_sections(audit: Audit, names: Mapping[str, str]) -> list[Markup]:
@@ -599,4 +586,4 @@ def audit_sections(audit: Audit, names: Mapping[str, str]) -> list[Markup]:
     parts = [sums_list(audit), causes_table(audit), *(session_section(session) for session in worst)]
     for path, name in names.items():
         parts = [part.replace(str(Markup.escape(path)), str(Markup.escape(name))) for part in parts]
-    return [drawn(part) for part in parts]
+    return [drawn(f"<window-bar>{part}</window-bar>" if "<svg" in part else part) for part in parts]

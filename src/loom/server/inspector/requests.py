@@ -1,96 +1,192 @@
-"""The Requests page of saved conversations: one bar for each call of a model, and the byte that moved."""
+"""The Requests pages of saved conversations: one bar for each call of a model, and the byte that moved."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from markupsafe import Markup
 
+from loom.catalog import find_model
 from loom.context.cache.audit import AuditedCall, Collapse
-from loom.context.cache.audit_page import requests_chart
+from loom.context.cache.audit_page import dollars, requests_chart
 from loom.context.cache.explain import Explanation, explain
+from loom.context.cache.simulate import Analysis, common_length
+from loom.core.message import JSON
 from loom.core.scope import Scope
 from loom.errors import LoomError, NotFound
 from loom.protocols.checkpoint_store import CheckpointStore
-from loom.server.inspector.charts import drawn, window_bar
+from loom.server.inspector.charts import SectionUse, drawn, ordered, sections_chart, small_bar, window_bar
 from loom.server.inspector.pages import PREFIX, base_of, caller_of, page
-from loom.session.journal import RequestRecord, request_body, requests_of
+from loom.session.journal import BODY, CacheLoss, RequestRecord, body_in, requests_of
 
 router = APIRouter(prefix=PREFIX, include_in_schema=False)
 
-_SESSIONS = 20
-"""Conversations whose requests are shown on one page, the most recent first."""
-_ROWS = 200
-"""Requests in one table, the newest."""
-_AROUND = 160
+_SESSIONS: Final = 10
+"""Conversations of one page, the most recent first."""
+_ROWS: Final = 100
+"""Requests of one table."""
+_LOSSES: Final = 10
+"""Lost caches that a conversation lists on the page of all; its own page has every one."""
+_AROUND: Final = 160
 """Characters shown on both sides of the byte that moved."""
+_MOST_AROUND: Final = 20_000
+_UNREAD: Final = "left unread"
+"""The cause of a loss that nobody recorded: most of what the request before had left in the cache was not read."""
+_BARS: Final = 360
+"""Requests that are drawn by section, the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Journal:
+    """The requests of one conversation, each with the loss that it shows."""
+
+    session: str
+    here: str
+    records: Sequence[RequestRecord]
+    losses: Sequence[CacheLoss | None]
+
+    @classmethod
+    def of(cls, user: str, session: str, records: Sequence[RequestRecord]) -> _Journal:
+        losses = [_loss(records[n - 1] if n else None, one) for n, one in enumerate(records)]
+        return cls(session, f"{base_of(user)}/sessions/{quote(session, safe='')}", records, losses)
+
+    def href(self, number: int) -> str:
+        """The page of a request, by its number from 1."""
+        return f"{self.here}/requests/{quote(self.records[number - 1].id, safe='')}"
+
+
+def _loss(before: RequestRecord | None, one: RequestRecord) -> CacheLoss | None:
+    """Why the cache was lost. A process that has just begun predicts nothing, so it is compared with the one before."""
+    if one.loss is not None or before is None or one.cache_read is None or before.cache_read is None:
+        return one.loss
+    left = before.cache_read + (before.cache_write or 0)
+    if one.model != before.model or one.purpose != before.purpose or one.cache_read * 2 >= left:
+        return None
+    return CacheLoss(cause=_UNREAD, tokens=left - one.cache_read)
 
 
 @router.get("/u/{user:name}/requests")
-async def requests(request: Request, user: str) -> Response:
+async def requests(request: Request, user: str, after: str = "", by: str = "cache") -> Response:
     """The requests of the newest conversations."""
     caller = caller_of(request, user)
     store = caller.place.checkpoints
-    sections: list[Markup] = []
-    saved = await store.sessions(caller.scope, limit=_SESSIONS)
-    for one in saved:
-        records = await requests_of(store, caller.session(one.session_id))
-        if records:
-            sections.append(_section(user, one.session_id, records))
-    notes = () if sections else ("no conversation here has recorded requests",)
-    about = f"The {len(sections)} newest conversations." if sections else ""
-    return page(request, "requests.html", user=user, upload=False, about=about, notes=notes, sections=sections)
+    saved = [one.session_id for one in await store.sessions(caller.scope)]
+    start = saved.index(after) + 1 if after in saved else 0
+    journals: list[_Journal] = []
+    looked = start
+    while looked < len(saved) and len(journals) < _SESSIONS:
+        if records := await requests_of(store, caller.session(saved[looked])):
+            journals.append(_Journal.of(user, saved[looked], records))
+        looked += 1
+    return page(
+        request,
+        "requests.html",
+        user=user,
+        by=by,
+        here=f"{base_of(user)}/requests",
+        sums=_sums(journals),
+        sections=[_section(one, by=by, whole=False) for one in journals],
+        following=saved[looked - 1] if looked < len(saved) else None,
+        after=after,
+        follow=f"{base_of(user)}/events",
+    )
 
 
 @router.get("/u/{user:name}/sessions/{session:name}/requests")
-async def session_requests(request: Request, user: str, session: str) -> Response:
+async def session_requests(
+    request: Request, user: str, session: str, before: int | None = None, by: str = "cache"
+) -> Response:
     """The requests of one conversation."""
     caller = caller_of(request, user)
     records = await requests_of(caller.place.checkpoints, caller.session(session))
-    notes = () if records else ("this conversation has no recorded requests",)
-    sections = [_section(user, session, records)] if records else []
+    journal = _Journal.of(user, session, records)
+    end = len(records) + 1 if before is None else min(max(before, 1), len(records) + 1)
     return page(
         request,
         "requests.html",
         user=user,
         name="requests",
-        upload=False,
-        about=session,
-        notes=notes,
-        sections=sections,
+        by=by,
+        here=f"{journal.here}/requests",
+        session_id=session,
+        session_href=journal.here,
+        sums=_sums([journal]),
+        sections=[_section(journal, by=by, whole=True, end=end)] if records else [],
+        earlier=max(1, end - _ROWS) if end - _ROWS > 1 else None,
+        follow=f"{journal.here}/events",
     )
 
 
-def _section(user: str, session: str, records: Sequence[RequestRecord]) -> Markup:
-    here = f"{base_of(user)}/sessions/{quote(session, safe='')}"
-    chart = requests_chart([_call(number, one) for number, one in enumerate(records, 1)])
-    rows = Markup("").join(_row(here, number, one) for number, one in list(enumerate(records, 1))[-_ROWS:])
-    cut = Markup("<p>The newest {} of {} requests are listed.</p>").format(_ROWS, len(records))
-    head = Markup(
-        '<thead><tr><th class="n">request</th><th>time</th><th>for</th><th>window</th><th class="n">prompt</th>'
-        '<th class="n">read</th><th class="n">predicted</th><th class="n">written</th><th class="n">cost</th>'
-        "<th>cache</th></tr></thead>"
-    )
+def _sums(journals: Sequence[_Journal]) -> list[tuple[str, str, bool]]:
+    """What the page is about in a few figures: what, how much, and whether it is bad."""
+    records = [one for journal in journals for one in journal.records]
+    if not records:
+        return []
+    losses = [loss for journal in journals for loss in journal.losses if loss]
+    told = [one for one in records if one.usage is not None and one.cache_read is not None]
+    prompt = sum(one.usage.input for one in told if one.usage)
+    share = f"{sum(one.cache_read or 0 for one in told) / prompt:.0%}" if prompt else "not reported"
+    costs = [one.cost for one in records if one.cost is not None]
+    silent = sum(one.usage is not None and one.cache_read is None for one in records)
+    found = [
+        ("requests", f"{len(records):,}", False),
+        ("read from the cache", share, False),
+        ("cost", dollars(sum(costs)) if costs else "price not known", False),
+        ("cache lost", f"{len(losses):,} \N{MULTIPLICATION SIGN}", bool(losses)),
+        ("tokens lost", f"{sum(loss.tokens for loss in losses):,}", bool(losses)),
+    ]
+    failed = sum(one.error is not None for one in records)
+    found += [("cache not reported", f"{silent:,} of {len(records):,}", False)] if silent else []
+    return found + ([("failed", f"{failed:,}", True)] if failed else [])
+
+
+def _section(journal: _Journal, *, by: str, whole: bool, end: int = 0) -> Markup:
+    """A conversation: its chart, and a table of all its requests or of those that lost the cache."""
+    records, losses = journal.records, journal.losses
+    if by == "sections":
+        first = max(0, len(records) - _BARS)
+        hrefs = [journal.href(number) for number in range(first + 1, len(records) + 1)]
+        chart = sections_chart([one.sections for one in records[first:]], hrefs)
+    else:
+        calls = [_call(number, one, loss) for number, (one, loss) in enumerate(zip(records, losses, strict=True), 1)]
+        chart = requests_chart(calls, link=lambda call: journal.href(call.number))
+    if whole:
+        shown = range(max(1, end - _ROWS), end)
+    else:
+        shown = [number for number, loss in enumerate(losses, 1) if loss or records[number - 1].error][-_LOSSES:]
+    rows = Markup("").join(_row(journal, number) for number in shown)
+    title = Markup('<h2><a href="{}">{}</a></h2>').format(f"{journal.here}/requests", journal.session)
     table = Markup(
-        '<div class="wide" tabindex="0"><table><caption class="skip">Requests</caption>'
-        "{}<tbody>{}</tbody></table></div>"
+        '<div class="wide" tabindex="0"><table class="requests"><caption class="skip">Requests</caption>'
+        '<thead><tr><th class="n">request</th><th>time</th><th>cache</th><th class="n">prompt</th>'
+        '<th class="n">read</th><th class="n">predicted</th><th class="n">written</th><th class="n">cost</th>'
+        "<th>for</th><th>window</th></tr></thead><tbody>{}</tbody></table></div>"
     )
-    return Markup('<section><h2><a href="{}">{}</a></h2>{}{}{}</section>').format(
-        here,
-        session,
-        drawn(chart),
-        table.format(head, rows),
-        cut if len(records) > _ROWS else "",
+    count = f"{len(records):,} request{'' if len(records) == 1 else 's'}"
+    more = Markup('<p class="about"><a href="{}">{}</a>{}</p>').format(
+        f"{journal.here}/requests", f"all {count}" if len(records) > 1 else count, _lost_text(losses)
+    )
+    return Markup("<section>{}{}{}{}</section>").format(
+        "" if whole else title,
+        "" if whole else more,
+        Markup('<window-bar class="wide">{}</window-bar>').format(drawn(chart)),
+        table.format(rows) if rows else "",
     )
 
 
-def _call(number: int, one: RequestRecord) -> AuditedCall:
+def _lost_text(losses: Sequence[CacheLoss | None]) -> str:
+    count = sum(loss is not None for loss in losses)
+    return "; the cache was not lost" if not count else f"; the cache was lost {count:,} \N{MULTIPLICATION SIGN}"
+
+
+def _call(number: int, one: RequestRecord, loss: CacheLoss | None) -> AuditedCall:
     """A record as the chart takes it."""
-    usage, loss = one.usage, one.loss
+    usage = one.usage
     written = one.cache_write if one.write_5m is None and one.write_1h is None else one.write_5m or 0
     collapse = None
     if loss is not None and one.cache_read is not None:
@@ -119,93 +215,193 @@ def _call(number: int, one: RequestRecord) -> AuditedCall:
     )
 
 
-def _row(here: str, number: int, one: RequestRecord) -> Markup:
-    if one.loss is not None:
-        where = f" at {one.loss.path}" if one.loss.path else ""
-        entry = f", entry {one.loss.entry}" if one.loss.entry else ""
-        byte = f", byte {one.loss.byte:,}" if one.loss.byte is not None else ""
-        state = Markup('<span class="bad">\N{BLACK DOWN-POINTING TRIANGLE} {}</span>{}{}{}').format(
-            one.loss.cause.replace("_", " "), where, entry, byte
+def _row(journal: _Journal, number: int) -> Markup:
+    one, loss = journal.records[number - 1], journal.losses[number - 1]
+    if loss is not None:
+        where = f" at {loss.path}" if loss.path else ""
+        entry = f", {loss.entry}" if loss.entry else ""
+        byte = f", byte {loss.byte:,}" if loss.byte is not None else ""
+        lost = f": {loss.tokens:,} tokens" if loss.tokens else ""
+        state = Markup('<span class="bad">\N{BLACK DOWN-POINTING TRIANGLE} {}</span>{}{}{}{}').format(
+            loss.cause.replace("_", " "), where, entry, byte, lost
         )
     elif one.error:
         state = Markup('<span class="bad">failed: {}</span>').format(one.error)
+    elif one.cache_read is None:
+        state = _SILENT
     else:
-        state = Markup("as predicted") if one.cache_read is not None else Markup("not reported")
-    link = Markup('<a href="{}/requests/{}">{}</a>').format(here, quote(one.id, safe=""), number)
-    prompt = "-" if one.usage is None else f"{one.usage.input:,}"
+        state = Markup("as predicted") if one.predicted_read else Markup("nothing was expected")
+    prompt = Markup("-") if one.usage is None else f"{one.usage.input:,}"
     cells = (prompt, _count(one.cache_read), _count(one.predicted_read), _count(one.cache_write), _dollars(one.cost))
     figures = Markup("").join(Markup('<td class="n">{}</td>').format(cell) for cell in cells)
-    row = Markup('<tr><td class="n">{}</td><td class="w">{}</td><td class="w">{}</td><td>{}</td>{}<td>{}</td></tr>')
+    row = Markup(
+        '<tr><td class="n">{}</td><td class="w">{}</td><td class="why">{}</td>{}<td class="w">{}</td><td>{}</td></tr>'
+    )
     return row.format(
-        link,
+        Markup('<a href="{}">{}</a>').format(journal.href(number), number),
         f"{one.at:%m-%d %H:%M:%S}",
-        one.purpose,
-        drawn(window_bar(one.sections)),
-        figures,
         state,
+        figures,
+        one.purpose,
+        drawn(small_bar(one.sections)),
     )
 
 
+_SILENT: Final = Markup('<span class="silent">not reported</span>')
+
+
 def _count(value: int | None) -> str:
-    return "not reported" if value is None else f"{value:,}"
+    return _SILENT if value is None else f"{value:,}"
 
 
 def _dollars(value: float | None) -> str:
-    return "not known" if value is None else f"${value:.6f}".rstrip("0").rstrip(".") if value else "$0"
+    if value is None:
+        return Markup('<span class="silent">not known</span>')
+    return f"${value:.6f}".rstrip("0").rstrip(".") if value else "$0"
 
 
 @router.get("/u/{user:name}/sessions/{session:name}/requests/{id:name}")
-async def one_request(request: Request, user: str, session: str, id: str) -> Response:
+async def one_request(request: Request, user: str, session: str, id: str, around: int = _AROUND) -> Response:
     """One request: its window, and where it differs from the one before."""
     caller = caller_of(request, user)
     store, scope = caller.place.checkpoints, caller.session(session)
-    records = await requests_of(store, scope)
-    place = next((number for number, one in enumerate(records) if one.id == id), None)
+    journal = _Journal.of(user, session, await requests_of(store, scope))
+    place = next((number for number, one in enumerate(journal.records) if one.id == id), None)
     if place is None:
         raise NotFound(f"the conversation has no request {id!r:.100}; its page of requests lists them")
-    moved, why = await _moved(store, scope, records, place)
+    around = min(max(around, 40), _MOST_AROUND)
+    one, loss = journal.records[place], journal.losses[place]
+    difference, why = await _difference(store, scope, journal.records, place, around)
+    uses = _uses(one)
     return page(
         request,
         "request.html",
         user=user,
         name="requests",
         session_id=session,
-        here=f"{base_of(user)}/sessions/{quote(session, safe='')}",
-        one=records[place],
+        here=journal.here,
+        one=one,
+        loss=loss,
+        unread=_UNREAD,
         number=place + 1,
-        window=drawn(window_bar(records[place].sections, wide=True)),
-        moved=moved,
-        sides=_sides(moved),
+        last=len(journal.records),
+        before=journal.href(place) if place else None,
+        after=journal.href(place + 2) if place + 1 < len(journal.records) else None,
+        uses=uses,
+        window=drawn(window_bar(uses, _cache(one))),
+        price=_dollars(one.cost),
+        difference=difference,
         why=why,
+        around=around,
+        most_around=_MOST_AROUND,
+        href=journal.href(place + 1),
     )
 
 
-async def _moved(
-    store: CheckpointStore, scope: Scope, records: Sequence[RequestRecord], place: int
-) -> tuple[Explanation | None, str]:
+def _cache(one: RequestRecord) -> Mapping[str, int] | None:
+    """The tokens of a prompt by what the cache did with them; None where the provider said nothing."""
+    if one.usage is None or one.cache_read is None:
+        return None
+    written = one.cache_write or 0
+    return {"read": one.cache_read, "written": written, "fresh": max(0, one.usage.input - one.cache_read - written)}
+
+
+def _uses(one: RequestRecord) -> list[SectionUse]:
+    """What the cache did with each section: a prefix is read, what follows is written, the end is neither."""
+    cache, total = _cache(one), sum(one.sections.values())
+    if cache is None or not total:
+        return [SectionUse(name, tokens, None, None, None, None) for name, tokens in ordered(one.sections)]
+    info = find_model(one.model, one.provider or None)
+    rules, price = info.cache, info.input_price
+    scale = sum(cache.values()) / total
+    prices = {"read": rules.read, "written": rules.write.get(rules.default_ttl or "", 1.0), "fresh": 1.0}
+    uses: list[SectionUse] = []
+    done = 0.0
+    for name, tokens in ordered(one.sections):
+        begin, end, start = done, done + tokens * scale, 0.0
+        parts: dict[str, float] = {}
+        for kind, size in cache.items():
+            parts[kind] = max(0.0, min(end, start + size) - max(begin, start))
+            start += size
+        usd = None if price is None else sum(parts[kind] * prices[kind] for kind in parts) * price / 1e6
+        uses.append(SectionUse(name, tokens, parts["read"], parts["written"], parts["fresh"], usd))
+        done = end
+    return uses
+
+
+# -- the byte that moved
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """The text of one request around the first byte that differs."""
+
+    title: str
+    head: str
+    changed: str
+    tail: str
+    earlier: int
+    """Characters in front of what is shown."""
+    later: int
+    hidden: int
+    """Characters of the change itself that are not shown."""
+    bytes: str
+    """The first bytes of the change, as hexadecimal digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    moved: Explanation
+    path: str
+    sides: tuple[_Side, ...]
+
+
+async def _difference(
+    store: CheckpointStore, scope: Scope, records: Sequence[RequestRecord], place: int, around: int
+) -> tuple[_Difference | None, str]:
     """How the body differs from that of the request before; or why that cannot be said."""
     if place == 0:
-        return None, "this is the first request of the conversation"
+        return None, "This is the first request of the conversation."
     try:
-        before = await request_body(store, scope, records[place - 1].id)
-        after = await request_body(store, scope, records[place].id)
+        entries = await store.recorded(scope, kind=BODY)
+        before, after = body_in(entries, records[place - 1].id), body_in(entries, records[place].id)
     except NotFound:
-        return (
-            None,
-            "bodies are not kept; a session with keep_requests=True keeps them, and then this page shows the byte",
-        )
+        return None, "Bodies are not kept. A session with keep_requests=True keeps them; then the byte is shown here."
     try:
-        return explain(before, after), ""
+        moved = explain(before, after)
+        if not moved.moved:
+            return _Difference(moved, "", ()), ""
+        return _compared(moved, before, after, around), ""
     except LoomError as error:
-        return None, f"the two bodies cannot be compared: {error}"
+        return None, f"The two bodies cannot be compared: {error}"
 
 
-def _sides(moved: Explanation | None) -> list[tuple[str, str, str]]:
-    """The text around the first different byte, before and after: what is equal, and what follows."""
-    if moved is None or not moved.moved:
-        return []
-    sides: list[tuple[str, str, str]] = []
-    for title, text in (("before", moved.before), ("after", moved.after)):
-        same = len(text.encode()[: moved.byte_in_block].decode(errors="ignore"))
-        sides.append((title, text[max(0, same - _AROUND) : same], text[same : same + _AROUND]))
-    return sides
+def _compared(moved: Explanation, before: Mapping[str, JSON], after: Mapping[str, JSON], around: int) -> _Difference:
+    """The two texts around the first difference of the blocks."""
+    analysis = Analysis(after, None, None)
+    old, new = analysis.prompt(before).blocks, analysis.prompt(after).blocks
+    at = next((n for n, (one, two) in enumerate(zip(old, new, strict=False)) if one.key != two.key), None)
+    if at is None:  # one is the start of the other
+        at = min(len(old), len(new))
+    was, now = (blocks[at].content if at < len(blocks) else "" for blocks in (old, new))
+    same = common_length(was, now)
+    rest = min(len(was), len(now)) - same
+    end = next((n for n in range(rest) if was[-1 - n] != now[-1 - n]), rest)
+    path = (new[at] if at < len(new) else old[at]).path if at < max(len(old), len(new)) else ""
+    sides = tuple(_side(title, text, same, end, around) for title, text in (("before", was), ("after", now)))
+    return _Difference(moved, path, sides)
+
+
+def _side(title: str, text: str, same: int, end: int, around: int) -> _Side:
+    changed, tail = text[same : len(text) - end], text[len(text) - end :]
+    most = around * 4
+    return _Side(
+        title=title,
+        head=text[max(0, same - around) : same],
+        changed=changed[:most],
+        tail=tail[:around] if len(changed) <= most else "",
+        earlier=max(0, same - around),
+        later=max(0, len(tail) - around),
+        hidden=max(0, len(changed) - most),
+        bytes=changed[:8].encode(errors="replace")[:8].hex(" "),
+    )

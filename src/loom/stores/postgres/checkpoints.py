@@ -17,13 +17,14 @@ from typing import Any, Self
 from loom.core.clock import Clock
 from loom.core.codec import checkpoint_from_dict, checkpoint_to_dict, from_bytes, to_bytes
 from loom.core.log import Checkpoint, LogEntry, SavedSession
+from loom.core.record import Receipt
 from loom.core.scope import Scope
 from loom.stores import _packed as packing
 from loom.stores import checkpoints as kernel
 from loom.stores._packed import LogSlice
 from loom.stores.base import reading
 from loom.stores.checkpoints import Action, BaseCheckpointStore, Matching, Saved, T, TreeLink, TreePort
-from loom.stores.postgres.connection import Database, one, owner_of, rows, run
+from loom.stores.postgres.connection import FORGET_MARKS, Database, one, owner_of, rows, run
 from loom.stores.postgres.schema import SCHEMA, UNSWEPT, Guard, guarded
 
 _KEEP = (
@@ -43,7 +44,7 @@ WITH RECURSIVE chain (node, parent) AS (
 """
 _LINKS = _CHAIN.format("n.node = ANY(%s)") + (
     "SELECT n.node, n.parent, n.id, n.size, "
-    "(SELECT count(*) FROM checkpoint_nodes AS c WHERE c.owner = n.owner AND c.parent = n.node) "
+    "(SELECT count(*) FROM checkpoint_nodes AS c WHERE c.owner = %s AND c.parent = n.node) "
     "FROM checkpoint_nodes AS n JOIN chain ON chain.node = n.node WHERE n.owner = %s ORDER BY n.node DESC"
 )
 _SAVES = """
@@ -105,18 +106,25 @@ class PostgresCheckpointStore(BaseCheckpointStore):
         schema: str = SCHEMA,
         allow_owner: bool = False,
         make_schema: bool = True,
+        prepare: bool | None = None,
     ) -> None:
         super().__init__(clock)
         insists = Guard(schema, allow_owner, make_schema)
-        self._server = guarded(dsn, insists, pool_size=pool_size, timeout=timeout)
+        self._server = guarded(dsn, insists, pool_size=pool_size, timeout=timeout, prepare=prepare)
 
     async def __aenter__(self) -> Self:
         await self._server.open()
         return self
 
     async def _step(self, scope: Scope, action: Action[T], *, writes: bool) -> T:
-        async with self._server.transaction(scope, writes=writes) as db:
-            return await action(_PostgresSaves(db, scope))
+        return await self._server.work(scope, lambda db: action(_PostgresSaves(db, scope)), writes=writes)
+
+    async def forget(self, scope: Scope | str) -> Receipt:
+        """Remove the sessions of a user, or one of them; says what was removed and what is pending."""
+        receipt = await super().forget(scope)
+        if isinstance(scope, Scope) and scope.session_id is None:
+            await self._server.work(scope, lambda db: run(db, FORGET_MARKS, owner_of(scope)))
+        return receipt
 
     async def aclose(self) -> None:
         """Give all connections back. Closing twice is allowed."""
@@ -210,7 +218,8 @@ class _PostgresSaves(TreePort[int]):
             await run(self._db, sql, self._owner, [*session_ids])
 
     async def links(self, keys: Sequence[int], *, ancestors: bool) -> list[TreeLink[int]]:
-        found = await rows(self._db, _LINKS, self._owner, [*keys], self._owner, ancestors, self._owner)
+        owner = self._owner
+        found = await rows(self._db, _LINKS, owner, [*keys], owner, ancestors, owner, owner)
         return [TreeLink(*row) for row in found]
 
     async def write(self, checkpoint: Checkpoint, entries: Sequence[LogEntry], parent: int | None) -> None:
@@ -240,9 +249,9 @@ class _PostgresSaves(TreePort[int]):
         # Of sessions that are over, and of those whose index ends at a number that may be given again.
         sql = (
             "SELECT session_id FROM checkpoint_indexed AS i WHERE owner = %s AND (node = ANY(%s) OR NOT EXISTS "
-            "(SELECT 1 FROM checkpoint_nodes AS n WHERE n.owner = i.owner AND n.session_id = i.session_id))"
+            "(SELECT 1 FROM checkpoint_nodes AS n WHERE n.owner = %s AND n.session_id = i.session_id))"
         )
-        await self._drop_index([id for (id,) in await rows(db, sql, owner, [*gone])])
+        await self._drop_index([id for (id,) in await rows(db, sql, owner, [*gone], owner)])
 
 
 def _checkpoint(node: int, data: bytes) -> Checkpoint:

@@ -432,7 +432,7 @@ async def forget_user(db: Database, scope: Scope) -> dict[str, int]:
     """Remove all records of a user with keys, vectors and index, and their name; returns how many of each kind."""
     owner = owner_of(scope)
     removed = dict(await rows(db, "SELECT kind, count(*) FROM records WHERE owner = %s GROUP BY kind", owner))
-    for table in ("postings", "keys", "vectors", "records", "lengths", "users"):
+    for table in ("postings", "keys", "vectors", "records", "lengths", "users", "marks"):
         await run(db, f"DELETE FROM {table} WHERE owner = %s", owner)
     await run(db, "UPDATE forgotten SET users = users + 1")
     return removed
@@ -444,15 +444,21 @@ async def forget_user(db: Database, scope: Scope) -> dict[str, int]:
 # told from every other by a token that the server makes for it.
 
 _FROM = "FROM jobs AS j JOIN users AS u ON u.owner = j.owner"
+_DUE = """
+SELECT j.owner FROM jobs AS j WHERE j.dead_at IS NULL AND j.run_at <= %s AND (j.until IS NULL OR j.until <= %s)
+AND {whose} ORDER BY j.run_at, j.id LIMIT %s
+"""
 _TAKE = f"""
 WITH due AS (
-    SELECT j.owner, j.number FROM jobs AS j WHERE j.dead_at IS NULL AND j.run_at <= %s
+    SELECT j.number FROM jobs AS j WHERE j.dead_at IS NULL AND j.run_at <= %s
     AND (j.until IS NULL OR j.until <= %s) AND {{whose}} ORDER BY j.run_at, j.id LIMIT %s FOR UPDATE SKIP LOCKED
 )
 UPDATE jobs AS j SET attempts = attempts + 1, token = gen_random_uuid()::text, until = %s
-FROM due JOIN users AS u ON u.owner = due.owner WHERE j.owner = due.owner AND j.number = due.number
+FROM due, users AS u WHERE u.owner = %s AND j.owner = %s AND j.number = due.number
 RETURNING {_sql.JOB}, j.token
 """
+_MOST_TURNS = 1000
+"""Users that a round remembers, at most."""
 _HELD = "owner = %s AND id = %s AND token = %s"
 
 
@@ -474,15 +480,44 @@ async def enqueue(db: Database, scope: Scope, jobs: Sequence[Job]) -> int:
     return len(new)
 
 
-async def lease(db: Database, asked: LeaseRequest) -> tuple[Lease, ...]:
-    """Take due jobs, oldest first."""
-    whose, values = ("true", ()) if asked.scope is None else _covered(asked.scope)
+async def lease(db: Database, asked: LeaseRequest, turns: set[UUID]) -> tuple[Lease, ...]:
+    """Take due jobs, oldest first: of one user, or of users who had no turn in this round.
+
+    Each user is asked alone, so that rows of one partition are locked and changed. `turns` are the users who had
+    theirs: one with very many jobs does not keep the others waiting.
+    """
+    if asked.scope is not None:
+        return tuple(await _taken(db, asked, owner_of(asked.scope), asked.limit))
+    now = _sql.to_micros(asked.now)
+    leases: list[Lease] = []
+    passed: set[UUID] = set()
+    while (left := asked.limit - len(leases)) > 0:
+        whose, values = "NOT j.owner = ANY(%s)", ([*turns | passed],)
+        if asked.kinds is not None:
+            whose, values = f"{whose} AND j.kind = ANY(%s)", (*values, list(asked.kinds))
+        due = Counter(owner for (owner,) in await rows(db, _DUE.format(whose=whose), now, now, *values, left))
+        if not due and not turns - passed:
+            break
+        if not due:
+            turns.clear()
+        for owner, amount in due.items():
+            leases += await _taken(db, asked, owner, amount)
+        passed |= due.keys()
+    turns |= {owner_of(lease.job.scope) for lease in leases}
+    if len(turns) > _MOST_TURNS:
+        turns.clear()
+    return tuple(sorted(leases, key=lambda lease: (lease.job.run_at, lease.job.id)))
+
+
+async def _taken(db: Database, asked: LeaseRequest, owner: UUID, limit: int) -> list[Lease]:
+    """Take due jobs of one user, oldest first."""
+    whose, values = ("j.owner = %s", (owner,)) if asked.scope is None else _covered(asked.scope)
     if asked.kinds is not None:
         whose, values = f"{whose} AND j.kind = ANY(%s)", (*values, list(asked.kinds))
     now, until = _sql.to_micros(asked.now), _sql.to_micros(asked.until)
-    taken = await rows(db, _TAKE.format(whose=whose), now, now, *values, asked.limit, until)
+    taken = await rows(db, _TAKE.format(whose=whose), now, now, *values, limit, until, owner, owner)
     taken.sort(key=lambda row: (row[6], row[3]))
-    return tuple(Lease(job=_sql.job_from_row(row), token=row[-1], until=asked.until) for row in taken)
+    return [Lease(job=_sql.job_from_row(row), token=row[-1], until=asked.until) for row in taken]
 
 
 async def close(db: Database, held: Lease) -> None:

@@ -10,13 +10,26 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
 
 from loom.core.checks import check_text
 from loom.errors import FormatTooNew, StoreError, UsageError
+from loom.stores.postgres import partitions as moves
 from loom.stores.postgres import search
-from loom.stores.postgres.connection import Access, Database, Server, connect, name_of, one, rows, run, translate_errors
+from loom.stores.postgres.connection import (
+    Access,
+    Address,
+    Database,
+    Server,
+    connect,
+    name_of,
+    one,
+    rows,
+    run,
+    translate_errors,
+)
 from loom.stores.postgres.search import Progress, index_large_users
 
 SCHEMA = "loom"
@@ -182,13 +195,22 @@ CREATE TABLE checkpoint_entry_ids (
 """
 """The ids of the entries of a session's log up to a node, for sessions that were asked for them."""
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD)
+_FOURTH = """
+CREATE TABLE marks (
+    owner uuid PRIMARY KEY,
+    number bigint NOT NULL,
+    latest uuid[] NOT NULL
+);
+"""
+"""The marks of each user's latest writes: whether one was committed whose answer got lost."""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH)
 """Step n leads from version n to n + 1. A step that was released is never changed."""
 VERSION = len(MIGRATIONS)
 
 TABLES = (
     "users", "records", "keys", "postings", "lengths", "vectors", "jobs", "checkpoint_nodes", "checkpoint_parts",
-    "checkpoint_indexed", "checkpoint_entry_ids",
+    "checkpoint_indexed", "checkpoint_entry_ids", "marks",
 )  # fmt: skip
 """The tables that hold users' data."""
 
@@ -246,6 +268,7 @@ async def init_schema(
     owner_role: str = OWNER_ROLE,
     password: str | None = None,
     one_role: bool = False,
+    partitions: int | None = None,
     progress: Progress | None = None,
 ) -> Initialised:
     """Make the roles, the schema and its tables, or bring them to this version; what is there already stays.
@@ -254,10 +277,16 @@ async def init_schema(
     not needed. Stores then connect as `app_role`, with `password` if one is given; `owner_role` is not for connecting.
     With `one_role` no role is made: stores connect as the one that `admin_dsn` names, which owns the tables. Users with
     very many vectors then get an index, which may take minutes; `progress` is told of each.
+
+    With `partitions` above 1 every table of users' data is hash-partitioned by user. Users of a schema with another
+    number of partitions are moved, which `progress` is told of; stores refuse calls meanwhile, with StoreUnavailable.
+    If it is interrupted, the next init_schema() goes on. None leaves the number as it is; a new schema has one.
     """
     for what, name in (("schema", schema), ("app_role", app_role), ("owner_role", owner_role)):
         check_text(name, f"{what} of init_schema()", max_bytes=63)
+    moves.check_partitions(partitions)
     where = name_of(admin_dsn)
+    admin_dsn = Address.of(admin_dsn).dsn
     with translate_errors(where, needed=_ADMINISTRATOR):
         db = await connect(admin_dsn)
         async with db:
@@ -267,14 +296,16 @@ async def init_schema(
                 raise UsageError(f"{where} has a schema {schema!r} for two roles; leave one_role out")
             await search.make_extension(db)
             one_role = one_role or alone == ITSELF
-            if one_role:
-                await make_tables(db, where, schema, None)
-            else:
+            roles = None if one_role else Roles(app_role, owner_role)
+            if roles is not None:
                 await make_roles(db, app_role, owner_role, password)
-                await make_tables(db, where, schema, Roles(app_role, owner_role))
+            await make_tables(db, where, schema, roles, partitions=partitions or 1)
+        plan = moves.Plan(admin_dsn, schema, where, MIGRATIONS, TABLES)
+        made = await moves.move_users(plan, partitions, partial(_protect, schema=schema, roles=roles), progress)
         async with as_owner(admin_dsn, schema, where) as db:
             await index_large_users(db, schema, progress=progress)
-            return Initialised(one_role, (search.SLOWER,) if await search.is_plain(db, schema) else ())
+            notes = (f"users are spread over {made} partitions",) if made > 1 else ()
+            return Initialised(one_role, (*notes, search.SLOWER) if await search.is_plain(db, schema) else notes)
 
 
 async def take_turns(db: Database) -> None:
@@ -351,39 +382,55 @@ async def let_act(db: Database, role: str) -> None:
         await db.execute(sql.SQL("GRANT {} TO CURRENT_USER").format(sql.Identifier(role)) + how)
 
 
-async def make_tables(db: Database, where: str, schema: str, roles: Roles | None) -> None:
-    """Make the schema and its tables, or bring them to this version; without roles, for the one that is connected."""
+async def make_tables(db: Database, where: str, schema: str, roles: Roles | None, *, partitions: int = 1) -> None:
+    """Make the schema and its tables, or bring them to this version; without roles, for the one that is connected.
+
+    `partitions` is for new tables; users of others are moved by themselves, and those that are being moved left alone.
+    """
     from psycopg import sql  # noqa: PLC0415
 
-    names = {"schema": sql.Identifier(schema)}
-    if roles is not None:
-        names |= {"app": sql.Identifier(roles.app), "owner": sql.Identifier(roles.owner)}
-
-    async def say(text: Any) -> None:
-        await db.execute(sql.SQL(text).format(**names))
-
-    await say(f"CREATE SCHEMA IF NOT EXISTS {{schema}} AUTHORIZATION {'{owner}' if roles else 'CURRENT_USER'}")
+    owner = sql.SQL("CURRENT_USER") if roles is None else sql.Identifier(roles.owner)
+    made = sql.SQL("CREATE SCHEMA IF NOT EXISTS {} AUTHORIZATION {}")
+    await db.execute(made.format(sql.Identifier(schema), owner))
     if roles is None:  # an administrator may look after the schema of another
         found = await one(db, "SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = %s", schema)
-        names["owner"] = sql.Identifier(*found or ())
-    await say("SET LOCAL ROLE {owner}")
+        owner = sql.Identifier(*found or ())
+    await db.execute(sql.SQL("SET LOCAL ROLE {}").format(owner))
     await search.settle(db, schema, where)
     version = await stored_version(db, schema)
     check_version(version, where)
+    if version and await moves.moving_to(db) is not None:
+        if version < VERSION:
+            raise StoreError(f"{where} is of an older Loom that is moving users; let that one end it first")
+        return
+    amount = partitions if version == 0 else await moves.stored_partitions(db)
     for script in MIGRATIONS[version:]:
-        await run(db, script)
+        await run(db, script if amount == 1 else moves.partitioned(script, TABLES))
+    await moves.make_partitions(db, TABLES, amount)
     await run(db, _SET_META, "version", str(VERSION))
     if roles is None:
         await run(db, _SET_META, ONE_ROLE, ITSELF)
+    await _protect(db, schema=schema, roles=roles)
+
+
+async def _protect(db: Database, *, schema: str, roles: Roles | None) -> None:
+    """Force row-level security on all tables, keep no statistics of content, and let the role for stores use them."""
+    from psycopg import sql  # noqa: PLC0415
+
     for table in TABLES:
         await _secure(db, table)
     for table, column in await rows(db, _CONTENT, schema):
-        await say(f"ALTER TABLE {table} ALTER COLUMN {column} SET STATISTICS 0")
-    if roles is not None:
-        await say("GRANT USAGE ON SCHEMA {schema} TO {app}")
-        await say("GRANT SELECT ON meta TO {app}")
-        await say(f"GRANT SELECT, INSERT, UPDATE, DELETE ON embedder, {', '.join(TABLES)} TO {{app}}")
-        await say("GRANT SELECT, UPDATE ON forgotten TO {app}")
+        await run(db, f"ALTER TABLE {table} ALTER COLUMN {column} SET STATISTICS 0")
+    if roles is None:
+        return
+    for right in (
+        "USAGE ON SCHEMA {schema}",
+        "SELECT ON meta",
+        f"SELECT, INSERT, UPDATE, DELETE ON embedder, {', '.join(TABLES)}",
+        "SELECT, UPDATE ON forgotten",
+    ):
+        grant = sql.SQL(f"GRANT {right} TO {{app}}")  # pyright: ignore[reportArgumentType]
+        await db.execute(grant.format(schema=sql.Identifier(schema), app=sql.Identifier(roles.app)))
 
 
 async def _secure(db: Database, table: str) -> None:
@@ -545,6 +592,7 @@ class Guard:
         check_version(version, where)
         if version < VERSION:
             raise StoreError(f"{where} has format {version}, and this Loom needs {VERSION}; {_INIT}")
+        await moves.refuse_while_moving(db, where)
         plain = await search.is_plain(db, self.schema)
         used = await self._admitted(db, where, Role(*role))
         if used.acts_as is not None:
@@ -568,9 +616,15 @@ class Guard:
 
     async def _check_tables(self, db: Database, where: str) -> None:
         secured = {name for (name,) in await rows(db, SECURED, self.schema)}
-        if open_to_all := set(TABLES) - secured:
+        partitions = await rows(db, moves.PARTITIONS, self.schema)
+        if open_to_all := {*TABLES, *(name for name, _ in partitions)} - secured:
             names = ", ".join(sorted(open_to_all))
             raise StoreError(f"{where} does not force row-level security on {names}; {_INIT}")
+        if (granted := [name for name, is_granted in partitions if is_granted]) and not self.allow_owner:
+            raise StoreError(
+                f"{where} lets roles past the tables of Loom, to partitions of them: {', '.join(granted)}; revoke "
+                f"their rights, or {_INIT}"
+            )
         policies = {tuple(row) for row in await rows(db, _POLICIES, self.schema)}
         expected = {(table, SCOPED, "ALL") for table in TABLES}
         expected |= {(table, EVERYBODY, command) for table, command in FOR_EVERYBODY.items()}
@@ -604,12 +658,25 @@ async def isolation_of(db: Database, schema: str) -> str:
     return f"{forced}, role {role.name} ({', '.join(rights) + ': not bound by it' if rights else 'bound by it'})"
 
 
-def guarded(dsn: str, insists: Guard, *, pool_size: int, timeout: float) -> Server:
-    """A server that is looked at before its first use; refuses at once what can never work."""
+def guarded(
+    dsn: str, insists: Guard, *, pool_size: int, timeout: float, replica: str | None = None, prepare: bool | None = None
+) -> Server:
+    """A server that is looked at before its first use; refuses at once what can never work.
+
+    `replica` and `prepare` win over what the URL says.
+    """
     check_text(dsn, "the address of a Postgres server")
     check_text(insists.schema, "the schema of a store", max_bytes=63)
     if pool_size < 1:
         raise UsageError(f"pool_size={pool_size} leaves no connection; give at least one")
     if not timeout > 0:
         raise UsageError(f"timeout={timeout} is over at once; give seconds above 0")
-    return Server(dsn, pool_size=pool_size, timeout=timeout, check=insists.check)
+    address = Address.of(dsn)
+    prepares = address.prepares if prepare is None else prepare
+    server = Server(Address(address.dsn, None, prepares), pool_size=pool_size, timeout=timeout, check=insists.check)
+    if copied := replica or address.replica:
+        check_text(copied, "the address of a replica")
+        looks = replace(insists, make_schema=False)
+        place = Address(Address.of(copied).dsn, None, prepares)
+        server.read_from(Server(place, pool_size=pool_size, timeout=timeout, check=looks.check))
+    return server

@@ -143,7 +143,8 @@ async def search_keys(db: Database, scope: Scope, ids: Iterable[str]) -> dict[st
     records = await rows(
         db,
         "SELECT r.id, r.number, v.data::real[] FROM records AS r LEFT JOIN vectors AS v "
-        f"ON v.owner = r.owner AND v.number = r.number WHERE {sql} AND r.id = ANY(%s)",
+        f"ON v.owner = %s AND v.number = r.number WHERE {sql} AND r.id = ANY(%s)",
+        owner_of(scope),
         *values,
         list(ids),
     )
@@ -248,10 +249,12 @@ async def index_large_users(
     for done, owner in enumerate(large if dimension <= _MOST_NUMBERS else ()):
         if progress is not None:
             progress(done, len(large))
+        # On the partition of the user, where there are any: an index of the whole table would be one on each of them.
+        found = await one(db, "SELECT tableoid::regclass::text FROM vectors WHERE owner = %s LIMIT 1", owner)
         # Other vectors than those of this embedder are left out: they would not fit the type.
         await run(
             db,
-            f"CREATE INDEX CONCURRENTLY {index_name(owner)} ON vectors "
+            f"CREATE INDEX CONCURRENTLY {index_name(owner)} ON {found[0] if found else 'vectors'} "
             f"USING hnsw ((data::vector({dimension})) vector_ip_ops) "
             f"WHERE owner = '{owner}' AND vector_dims(data) = {dimension}",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
+from uuid import UUID
 
 from loom.core.clock import Clock
 from loom.core.filter import Filter
@@ -15,7 +16,20 @@ from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKey
 from loom.stores.base import After, BaseMemoryStore, Bound, LeaseRequest, Owned, Write, Written, embedder_label
 from loom.stores.postgres import records, search
 from loom.stores.postgres import search as vector_rows
-from loom.stores.postgres.connection import Database, all_users, connect, name_of, one, rows, run, translate_errors
+from loom.stores.postgres.connection import (
+    Database,
+    Row,
+    all_users,
+    connect,
+    may_lose,
+    name_of,
+    one,
+    replication,
+    rows,
+    run,
+    translate_errors,
+)
+from loom.stores.postgres.partitions import stored_partitions
 from loom.stores.postgres.schema import SCHEMA, TABLES, UNSWEPT, Guard, as_owner, guarded, isolation_of, stored_version
 from loom.stores.postgres.search import INDEXES, PREFIX, binding, index_large_users
 
@@ -38,7 +52,7 @@ async def describe(db: Database, schema: str) -> dict[str, str]:
     version, vector = await one(db, _SERVER) or ("", "")
     return {
         "server": f"PostgreSQL {version}, {f'pgvector {vector}' if vector else 'without pgvector'}",
-        "schema": f"{schema}, format {await stored_version(db, schema)}",
+        "schema": f"{schema}, format {await stored_version(db, schema)}{await _partitions(db)}",
         "durability": await _durability(db),
         "isolation": await isolation_of(db, schema),
         "index": await _index(db, schema),
@@ -46,7 +60,20 @@ async def describe(db: Database, schema: str) -> dict[str, str]:
     }
 
 
+async def _partitions(db: Database) -> str:
+    amount = await stored_partitions(db)
+    return f", {amount} partitions" if amount > 1 else ""
+
+
 async def _durability(db: Database) -> str:
+    replicas, waits = await replication(db)
+    here = await _durability_here(db)
+    if waits is not None:
+        return f"{here}; and the loss of the primary, once a standby has confirmed it: {waits}"
+    return f"{here}; {await may_lose(db)}" if replicas else here
+
+
+async def _durability_here(db: Database) -> str:
     fsync, commit, pages = await one(db, _DURABILITY) or ("", "", "")
     settings = f"fsync={fsync}, synchronous_commit={commit}, full_page_writes={pages}"
     if fsync != "on" or pages != "on":
@@ -72,7 +99,12 @@ class PostgresStore(BaseMemoryStore):
     `make_schema=False` leaves such a database alone.
     Connected at the first use, or by `async with`; where there are two roles, one that could see the rows of all users
     is refused unless `allow_owner` says otherwise. A call gives up with StoreUnavailable after `timeout` seconds,
-    whatever it waits for; what it wrote may then be there or not, and the same again is safe.
+    whatever it waits for; what it wrote may then be there or not, and the same again is safe. A call whose connection
+    is lost before that is made again on another, and what it wrote is there once.
+    `dsn` may name several hosts, with `target_session_attrs=read-write`. Searches are answered by `replica`, the URL of
+    a streaming replica, where it has replayed what this store wrote and saw of the user. `prepare=False` sends no
+    prepared statements, for poolers that hand each transaction to another connection. In a URL both are options of the
+    query: `?replica=URL&prepare=off`.
     """
 
     _max_kind_bytes = 512  # a kind is part of the key of an index
@@ -87,18 +119,22 @@ class PostgresStore(BaseMemoryStore):
         schema: str = SCHEMA,
         allow_owner: bool = False,
         make_schema: bool = True,
+        replica: str | None = None,
+        prepare: bool | None = None,
     ) -> None:
         super().__init__(clock=clock)
         self._schema = schema
+        self._turns: set[UUID] = set()
         insists = Guard(schema, allow_owner, make_schema)
-        self._server = guarded(dsn, insists, pool_size=pool_size, timeout=timeout)
+        self._server = guarded(dsn, insists, pool_size=pool_size, timeout=timeout, replica=replica, prepare=prepare)
 
     async def _open(self) -> None:
         await self._server.open()
 
-    async def _transact(self, scope: Scope | None, work: Callable[[Database], Awaitable[_T]]) -> _T:
-        async with self._server.transaction(scope) as db:
-            return await work(db)
+    async def _transact(
+        self, scope: Scope | None, work: Callable[[Database], Awaitable[_T]], *, writes: bool = False
+    ) -> _T:
+        return await self._server.work(scope, work, writes=writes)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -109,14 +145,18 @@ class PostgresStore(BaseMemoryStore):
         return await self._transact(scope, lambda db: records.get(db, scope, id))
 
     async def _search(self, scope: Scope, query: Query) -> Iterable[Hit]:
-        look = search.look(scope, None if query.vector is None else query.limit)
-        async with self._server.looking(scope, look) as (db, known):
-            return await search.search(db, search.Known(*known), scope, query, now=self._clock.now())
+        look, now = search.look(scope, None if query.vector is None else query.limit), self._clock.now()
+        return await self._server.read(
+            scope, look, lambda db, known: search.search(db, search.Known(*known), scope, query, now=now)
+        )
 
     async def _search_apart(self, scope: Scope, query: Query, near: int) -> Iterable[Hit]:
-        async with self._server.looking(scope, search.look(scope, near)) as (db, found):
-            known, now = search.Known(*found), self._clock.now()
-            return await search.search_hybrid(db, known, scope, query, near=near, now=now)
+        now = self._clock.now()
+
+        async def answer(db: Database, known: Row) -> list[Hit]:
+            return await search.search_hybrid(db, search.Known(*known), scope, query, near=near, now=now)
+
+        return await self._server.read(scope, search.look(scope, near), answer)
 
     async def _list(self, scope: Scope, where: Filter | None, after: str | None, limit: int) -> Iterable[Record]:
         return await self._transact(scope, lambda db: records.select(db, scope, where=where, after=after, limit=limit))
@@ -131,18 +171,26 @@ class PostgresStore(BaseMemoryStore):
         return await self._transact(scope, lambda db: vector_rows.search_keys(db, scope, ids))
 
     async def _write(self, scope: Scope, write: Write) -> Written:
-        async with self._server.transaction(scope, writes=True) as db:
+        async def change(db: Database) -> Written:
             if write.closing is not None:
                 await records.close(db, write.closing)
             await records.check_epoch(db, scope, write.since)
             deleted = await records.change(db, scope, put=write.put, delete=write.delete, keys=write.keys)
             return Written(deleted, await records.enqueue(db, scope, write.jobs))
 
+        return await self._transact(scope, change, writes=True)
+
     async def _forget(self, scope: Scope) -> Receipt:
-        async with self._server.transaction(scope, writes=True) as db:
-            removed = await records.forget(db, scope)
-            forget = records.forget_user if scope.session_id is None else records.forget_session
-            removed |= await forget(db, scope)
+        removed: dict[str, int] = {}
+
+        async def forget(db: Database) -> None:
+            gone = await records.forget(db, scope)
+            more = records.forget_user if scope.session_id is None else records.forget_session
+            gone |= await more(db, scope)
+            # The mark of the write goes with the user: done again after a lost answer, nothing may be left to count.
+            removed.update({kind: max(count, removed.get(kind, 0)) for kind, count in gone.items()})
+
+        await self._transact(scope, forget, writes=True)
         return Receipt(removed=removed, pending=(UNSWEPT,) if any(removed.values()) else ())
 
     async def scrub(self) -> tuple[str, ...]:
@@ -161,26 +209,29 @@ class PostgresStore(BaseMemoryStore):
 
     async def _prune(self, scope: Scope, layer: Layer, keep: int | None, before: datetime | None) -> Iterable[str]:
         now = self._clock.now()
-        async with self._server.transaction(scope, writes=True) as db:
+
+        async def prune(db: Database) -> Iterable[str]:
             return await records.prune(db, scope, layer, keep=keep, before=before, now=now)
 
+        return await self._transact(scope, prune, writes=True)
+
     async def _touch(self, scope: Scope, ids: Sequence[str], at: datetime) -> None:
-        async with self._server.transaction(scope, writes=True) as db:
-            await records.touch(db, scope, ids, at)
+        await self._transact(scope, lambda db: records.touch(db, scope, ids, at), writes=True)
 
     async def _bound(self) -> Bound | None:
         return vector_rows.bound_of(await self._server.glance(None, vector_rows.BOUND))
 
     async def _set_embedder(self, old: Bound | None, new: Bound) -> bool:
-        return await self._transact(None, lambda db: vector_rows.rebind(db, old, new))
+        return await self._transact(None, lambda db: vector_rows.rebind(db, old, new), writes=True)
 
     async def _put_vectors(self, scope: Scope, vectors: dict[str, Vector]) -> None:
-        async with self._server.transaction(scope, writes=True) as db:
-            await vector_rows.put_vectors(db, scope, vectors)
+        await self._transact(scope, lambda db: vector_rows.put_vectors(db, scope, vectors), writes=True)
 
     async def _unembedded(self, where: Filter | None, after: After, limit: int | None) -> Collection[Owned]:
-        async with self._server.transaction(None) as db:
-            return [found async for found in vector_rows.unembedded(db, where, after, limit)]
+        async def found(db: Database) -> list[Owned]:
+            return [record async for record in vector_rows.unembedded(db, where, after, limit)]
+
+        return await self._transact(None, found)
 
     async def _users(self, after: Scope | None, limit: int) -> Iterable[Scope]:
         return await self._transact(None, lambda db: all_users(db, after, limit))
@@ -189,11 +240,10 @@ class PostgresStore(BaseMemoryStore):
         return await self._transact(scope, lambda db: records.epoch(db, scope))
 
     async def _lease(self, asked: LeaseRequest) -> Iterable[Lease]:
-        return await self._transact(asked.scope, lambda db: records.lease(db, asked))
+        return await self._transact(asked.scope, lambda db: records.lease(db, asked, self._turns))
 
     async def _fail(self, lease: Lease, reason: str, now: datetime, retry_at: datetime | None) -> None:
-        async with self._server.transaction(lease.job.scope, writes=True) as db:
-            await records.fail(db, lease, reason, now, retry_at)
+        await self._transact(lease.job.scope, lambda db: records.fail(db, lease, reason, now, retry_at), writes=True)
 
     async def _dead_letters(self, scope: Scope) -> Iterable[DeadLetter]:
         return await self._transact(scope, lambda db: records.dead_letters(db, scope))

@@ -1,0 +1,101 @@
+"""The process that listens: uvicorn as Loom runs it, with an end to callers that connect and then say nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+from loom.errors import MissingExtra
+from loom.server.http.guard import App
+
+try:
+    import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+except ImportError as error:
+    raise MissingExtra("loom serve", "server") from error
+
+HEAD_SECONDS: Final = 15.0
+"""Until the head of a request is there: after a connection was made, and after the first byte of a later request."""
+IDLE_SECONDS: Final = 60.0
+"""How long a connection stays open between two requests."""
+END_SECONDS: Final = 10
+"""How long answers that are being sent may take when the server ends."""
+
+
+class TimedProtocol(H11Protocol):
+    """One connection, which is closed if the head of a request does not come in time.
+
+    The body and the answer have a time limit of their own, in `Limits.seconds`.
+    """
+
+    head_seconds: float = HEAD_SECONDS
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A caller has connected."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Some bytes came; the deadline stays until a head is complete."""
+        before: Any = self.cycle  # None until the first request
+        super().data_received(data)
+        if self.cycle is not before:
+            self._stop()
+        elif self._waiting is None and before is not None and before.response_complete:
+            self._wait()  # the beginning of another request
+
+    def on_response_complete(self) -> None:
+        """The answer was sent, maybe before the whole body came: what is left of it has a deadline too."""
+        super().on_response_complete()
+        if self.cycle.more_body and not self.transport.is_closing():
+            self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is over."""
+        self._stop()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        self._stop()
+        self._waiting = self.loop.call_later(self.head_seconds, self.transport.abort)
+
+    def _stop(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+
+class HttpServer(uvicorn.Server):
+    """A server that tells its application first that it ends, so that streams which would go on for ever are closed."""
+
+    def __init__(self, config: uvicorn.Config, on_end: Callable[[], None] | None = None) -> None:
+        super().__init__(config)
+        self._on_end = on_end
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End: streams first, then what is still being answered, then the application."""
+        if self._on_end is not None:
+            self._on_end()
+        await super().shutdown(sockets)
+
+
+def http_server(app: App, *, on_end: Callable[[], None] | None = None) -> HttpServer:
+    """A server of an application; `on_end` is called before it waits for answers that are being sent."""
+    served: Any = app
+    config = uvicorn.Config(
+        served,
+        # Of the two parsers, this one has an end to what it reads as headers, before any of our limits is asked.
+        http=TimedProtocol,
+        ws="none",
+        # Otherwise anybody on this machine could say in a header who they are, and have another rate limit each time.
+        proxy_headers=False,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=int(IDLE_SECONDS),
+        timeout_graceful_shutdown=END_SECONDS,
+    )
+    return HttpServer(config, on_end)

@@ -1,0 +1,123 @@
+"""Misspelt URLs, providers, options and methods: each error names what was meant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from loom import Agent, Session, open_checkpoints, open_memory, open_memory_sync, open_model
+from loom.errors import UsageError
+from loom.testing import ScriptedModel
+
+
+@pytest.mark.parametrize("opens", [open_memory, open_checkpoints])
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("sqlite:///x.db", "write sqlite:./x.db for a file in this folder, or sqlite:/x.db for an absolute path"),
+        ("sqlite:////data/x.db", "write sqlite:/data/x.db"),
+        ("SQLite:///C:/data/x.db", "write sqlite:C:/data/x.db"),
+        ("sqlite:///", "write sqlite:./memory.db"),
+        ("sqlit:./x.db", "did you mean 'sqlite'?"),
+        ("sqlite3:./x.db", "did you mean 'sqlite'?"),
+        ("file:./x.db", "did you mean 'sqlite'?"),
+        ("postgress://u:hunter2@h/x", "did you mean 'postgres'?"),
+        ("postgresql+psycopg://u:hunter2@h/x", "did you mean 'postgresql'?"),
+        ("pg://u:hunter2@h/x", "did you mean 'postgres'?"),
+        ("memory://", "did you mean 'inmemory'?"),
+        ("C:\\Users\\me\\bot.db", "for a file write sqlite:C:\\Users\\me\\bot.db"),
+        (".\\bot.db", "for a file write sqlite:.\\bot.db"),
+        ("./bot.db", "for a file write sqlite:./bot.db"),
+    ],
+)
+def test_a_url_that_is_almost_right_is_corrected(opens: Any, url: str, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        opens(url)
+    assert says in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["sqlite:C:\\data\\x.db", "sqlite://C:/data/x.db"])
+def test_a_path_of_windows_makes_no_file_of_that_name_here(url: str) -> None:
+    with pytest.raises(UsageError, match="is a path of Windows"):
+        open_memory(url)
+
+
+def test_a_url_that_is_nothing_alike_gets_no_guess() -> None:
+    with pytest.raises(UsageError) as caught:
+        open_memory("carrier-pigeon:coop")
+    assert "did you mean" not in str(caught.value)
+
+
+def test_options_of_a_url_are_corrected_and_not_repeated() -> None:
+    with pytest.raises(UsageError, match="did you mean 'primary'"):
+        open_memory("composite:?primry=sqlite:./x.db")
+    with pytest.raises(UsageError) as caught:
+        open_memory("composite:?primary=postgres://u:a&hunter2@h/x")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("antropic:claude-sonnet-5", "did you mean 'anthropic'?"),
+        ("claude-sonnet-5", "did you mean 'anthropic:claude-sonnet-5'?"),
+        ("gpt-5", "did you mean 'openai:gpt-5'?"),
+        ("anthropic/claude-sonnet-5", "did you mean 'anthropic:claude-sonnet-5'?"),
+        ("google:gemini-3", "did you mean 'gemini'?"),
+        ("openai", "name one of its models: openai:MODEL"),
+        ("./models/qwen.gguf", "did you mean 'local:./models/qwen.gguf'?"),
+    ],
+)
+def test_a_model_that_is_almost_right_is_corrected(model: str, says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        open_model(model)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: open_model("anthropic:claude-sonnet-5", apikey="x"), "has no option apikey.*did you mean 'api_key'"),
+        (lambda: open_model("local:x.gguf", context=5), "has no option context; .*did you mean 'context_window'"),
+        (lambda: open_model("offline:memory", threads=2), "offline:memory has no options"),
+        (lambda: open_memory("inmemory", embedder="statik"), "did you mean 'static'"),
+        (lambda: open_memory({"backend": "sqlite", "pth": "x.db"}), "has no option pth.*did you mean 'path'"),
+        (
+            lambda: Session(model=ScriptedModel(["a"]), config={"max_step": 3}),
+            "has no setting max_step.*did you mean 'max_steps'",
+        ),
+    ],
+)
+def test_an_option_that_is_almost_right_is_corrected(make: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("add", r"in Loom it is remember\(text, user_id=...\)"),
+        ("search", r"in Loom it is recall\(question, user_id=...\)"),
+        ("get_all", r"in Loom it is list\(user_id=...\)"),
+        ("delete_all", r"in Loom it is forget\(id, user_id=...\)"),
+        ("recal", "did you mean 'recall'"),
+        ("xyzzy", "has no attribute 'xyzzy'$"),
+    ],
+)
+def test_a_method_of_another_library_says_how_it_is_called_here(name: str, says: str) -> None:
+    with open_memory_sync("inmemory") as memory, pytest.raises(AttributeError, match=says):
+        getattr(memory, name)
+    with pytest.raises(AttributeError, match=says):
+        getattr(open_memory("inmemory"), name)
+
+
+def test_an_agent_says_so_too_and_what_is_there_is_there() -> None:
+    agent = Agent(memory=None)
+    with pytest.raises(AttributeError, match=r"in Loom it is run_sync\(text"):
+        agent.invoke("Hi.")  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="did you mean 'run_sync'"):
+        agent.runsync("Hi.")  # type: ignore[attr-defined]
+    assert not hasattr(agent, "invoke")
+    assert callable(agent.blocking.run)
