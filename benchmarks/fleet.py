@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 import anyio
 import numpy as np
 import psycopg
-from loom.testing.clusters import redis_cluster
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -36,6 +35,7 @@ from loom import Memory, open_memory
 from loom.core.scope import Scope
 from loom.stores.postgres import init_schema
 from loom.stores.redis.schema import bucket_number
+from loom.testing.clusters import redis_cluster
 from loom.testing.servers import postgres
 
 BUCKETS = 256
