@@ -329,6 +329,38 @@ async def test_one_server_is_enough_to_find_the_others():
         assert len(await store.users()) == 9
 
 
+@pytest.fixture
+def nameless():
+    """Servers that shall be called by names, and have none."""
+    servers = cluster_started().servers
+    for server in servers:
+        server.ask("CONFIG", "SET", "cluster-preferred-endpoint-type", "hostname")
+    yield
+    for server in servers:
+        server.ask("CONFIG", "SET", "cluster-preferred-endpoint-type", "ip")
+
+
+@pytest.mark.usefixtures("nameless")
+async def test_servers_without_a_name_are_found_by_their_address():
+    async with aclosing(cluster_store()) as store:
+        await store.put(ALICE, an_episode())
+        slot, link = slot_of(store._names.user(ALICE).meta), store._link
+        owner = link._owners[slot]
+        link._owners[slot] = next(one for one in link._masters() if one is not owner)
+        assert (await store.get(ALICE, "e1")).text == an_episode().text
+        assert link._owners[slot] is owner
+
+
+async def test_one_server_of_a_cluster_alone_says_what_to_write():
+    url = f"redis://127.0.0.1:{cluster_started().servers[0].port}/0"
+    for kind in (RedisStore, RedisCheckpointStore):
+        async with aclosing(kind(url, prefix=new_prefix())) as store:
+            with pytest.raises(StoreError, match=r"one of a cluster; write redis\+cluster://"):
+                for number in range(4):  # of four users at least one is at home elsewhere
+                    scope = Scope("app", f"user {number}", "chat")
+                    await (store.put(scope.for_user(), an_episode()) if kind is RedisStore else save(store, scope, "c1", "tea"))
+
+
 async def test_a_closed_store_says_so():
     async with aclosing(cluster_store()) as store:
         await store.put(ALICE, an_episode())

@@ -57,6 +57,23 @@ async def test_a_server_that_is_not_there_is_worth_a_retry():
     assert "secret" not in str(error)
 
 
+async def test_something_that_is_not_redis_is_said():
+    async def answer(stream):
+        async with stream:
+            await stream.receive()
+            await stream.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, answer)
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        await failing(RedisStore(f"redis://127.0.0.1:{port}/0"), StoreError, "is not a Redis server.*check the host")
+        # A cluster may have other servers that are known.
+        await failing(
+            RedisStore(f"redis+cluster://127.0.0.1:{port}/", timeout=0.2), StoreUnavailable, "400 Bad Request"
+        )
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_wrong_password_is_said(own_server):
     server = own_server(requirepass="right")
     for url in (server.url(), server.url(password="wrong")):

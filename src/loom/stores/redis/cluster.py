@@ -52,6 +52,8 @@ _MOST_STEPS = 8
 """How many servers a call is sent on to before it asks anew who has its slot."""
 _NO_MASTER = re.compile("^UNBLOCKED|replica instances")
 """The errors of waiting for replicas on a server that is no longer a master."""
+_NAMELESS = "?"
+"""The host of a server that is to be called by a name and has none; its address is told with it."""
 _NOT_NOW = "NOREPLICAS"
 """How the error starts of a master that has fewer replicas than it wants for a write."""
 
@@ -289,8 +291,7 @@ class ClusterConnection(RedisConnection):
         owners: list[_Server | None] = [None] * SLOTS
         copies: dict[_Server, None] = {}
         for first, last, *nodes in found:
-            # A server that was never told its own address names none.
-            owner, *replicas = (self._server(_text(host) or asked.host, port) for host, port, *_ in nodes)
+            owner, *replicas = (self._server(_host(node) or asked.host, int(node[1])) for node in nodes)
             owners[first : last + 1] = [owner] * (last + 1 - first)
             copies |= dict.fromkeys(replicas)
         self._owners, self._copies = owners, list(copies)
@@ -382,6 +383,9 @@ class ClusterConnection(RedisConnection):
                     raise _NotServed(str(first)) from first
                 return answers
             host, port = cast("Any", first).host, int(cast("Any", first).port)
+            if host == _NAMELESS:
+                self._is_doubtful = True
+                raise _NotServed(str(first))
             server = self._server(host or server.host, port)
             before = []
             if isinstance(first, MovedError):
@@ -407,7 +411,7 @@ class ClusterConnection(RedisConnection):
             return [error]
         except exceptions.AuthenticationError:
             raise
-        except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as error:
+        except (exceptions.ConnectionError, exceptions.TimeoutError, exceptions.InvalidResponse, OSError) as error:
             self._is_doubtful = True
             raise _NotServed(f"{server.address}: {error}") from error
 
@@ -442,8 +446,17 @@ def _at(url: str, name: str) -> str:
     return parts._replace(netloc=f"{who}{at}{name}").geturl()
 
 
-def _text(host: bytes | str | None) -> str:
-    return host.decode() if isinstance(host, bytes) else host or ""
+def _host(node: Sequence[Any]) -> str:
+    """The host of a server in an answer of CLUSTER SLOTS; "" where it was never told its own address."""
+    named = _text(node[0])
+    if named != _NAMELESS:
+        return named
+    more = [_text(one) for one in node[3]]
+    return dict(zip(more[::2], more[1::2], strict=True)).get("ip", "")
+
+
+def _text(value: bytes | str | None) -> str:
+    return value.decode() if isinstance(value, bytes) else value or ""
 
 
 def _named(host: str, port: int) -> str:

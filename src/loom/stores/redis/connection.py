@@ -401,7 +401,7 @@ class RedisConnection:
             name = str(error).rpartition("argument ")[2]
             raise UsageError(
                 f"the URL of {self.address!r} has the option {name}, which is not known; those of Loom are durable, "
-                "ttl and ttl_l1 to ttl_l4, prefix, wait and waitaof, and the others are those of the driver"
+                "ttl and ttl_l1 to ttl_l4, prefix, wait, waitaof and buckets, and the others are those of the driver"
             ) from error
         return cast("Client", client)
 
@@ -469,8 +469,16 @@ class RedisConnection:
                 f"the Redis server at {self.address} does not answer: {error}; is it running? A write that was under "
                 f"way may have happened: writing the same again is safe"
             ) from error
+        except (exceptions.AskError, exceptions.ClusterCrossSlotError) as error:
+            raise StoreError(
+                f"the Redis server at {self.address} is one of a cluster; write redis+cluster://HOST:6379/ as its URL"
+            ) from error
         except exceptions.ResponseError as error:
             raise StoreError(f"the Redis server at {self.address} refused a command: {error}") from error
+        except exceptions.RedisError as error:
+            raise StoreError(
+                f"what answers at {self.address} is not a Redis server: {error}; check the host and the port"
+            ) from error
 
 
 MARK = "return redis.call('SET', KEYS[1], '', 'PX', 1)"
