@@ -148,6 +148,17 @@ async def prepare(pair):
     await init_schema(pair.url(), partitions=8)
 
 
+async def test_of_several_hosts_the_primary_is_used_and_of_several_replicas_any(pair):
+    primary, replica = (node.port for node in (pair.primary, pair.replica))
+    url = f"postgresql://loom_app@127.0.0.1:{replica},127.0.0.1:{primary}/postgres"
+    copied = f"postgresql://loom_app@127.0.0.1:{primary},127.0.0.1:{replica}/postgres"
+    async with PostgresStore(url, replica=copied) as store:
+        await store.put(ALICE, an_episode())
+        assert await ids_of(store, ALICE, "tea") == ["e1"]
+        reads = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'loom_app'"
+        assert pair.replica.execute(reads) == [(1,)]
+
+
 async def test_a_primary_that_dies_under_load_costs_nothing(pair):
     """Nothing acknowledged is lost and nothing is doubled; nobody is even refused."""
 
@@ -249,7 +260,7 @@ async def test_what_a_failover_may_lose_is_said():
 async def test_a_replica_alone_takes_no_writes_and_says_so(pair):
     async with PostgresStore(pair.replica.url("loom_app")) as store:
         assert await store.count(ALICE) == 0
-        with pytest.raises(StoreUnavailable, match="target_session_attrs=read-write"):
+        with pytest.raises(StoreUnavailable, match="postgresql://HOST1,HOST2/DB"):
             await store.put(ALICE, an_episode())
 
 
@@ -261,12 +272,23 @@ def test_options_of_loom_are_taken_out_of_the_url():
         "postgresql://u:p%40@a:1,b:2/d?target_session_attrs=read-write&replica=postgresql%3A%2F%2Fu%40c%2Fd&prepare=off"
     )
     plain = "postgresql://u:p%40@a:1,b:2/d?target_session_attrs=read-write"
-    assert Address.of(given) == (plain, "postgresql://u@c/d", False)
-    assert Address.of(plain) == (plain, None, True)
-    assert Address.of("host=a dbname=b") == ("host=a dbname=b", None, True)
-    assert Address.of("postgresql://u@a/d?prepare=off") == ("postgresql://u@a/d", None, False)
+    assert Address.of(given) == Address(plain, "postgresql://u@c/d", prepares=False)
+    assert Address.of(plain) == Address(plain)
+    assert Address.of("host=a dbname=b") == Address("host=a dbname=b")
+    assert Address.of("postgresql://u@a/d?prepare=off") == Address("postgresql://u@a/d", prepares=False)
     with pytest.raises(UsageError, match="prepare=on or prepare=off"):
         PostgresStore("postgresql://u@a/d?prepare=maybe")
+
+
+def test_what_a_url_says_to_libpq_counts_more_than_what_is_usual():
+    check_installed()
+    usual = Address.of("postgresql://u@a,b/d").options(30)
+    assert (usual["target_session_attrs"], usual["connect_timeout"], usual["tcp_user_timeout"]) == (
+        "read-write", 3, 3000)  # fmt: skip
+    given = Address.of("postgresql://u@a,b/d?target_session_attrs=any&connect_timeout=9&prepare=off").options(30)
+    assert usual.keys() - given.keys() == {"target_session_attrs", "connect_timeout"}
+    alone = Address.of("postgresql://u@a/d").options(30)
+    assert (alone["connect_timeout"], "target_session_attrs" in alone) == (30, False)
 
 
 def test_a_name_of_several_hosts_holds_no_password():

@@ -93,6 +93,8 @@ _REST = 5.0
 """Seconds for which a replica that failed is not asked."""
 _PATIENCE = 2.0
 """Seconds after which a replica that cannot be connected to has failed."""
+_SILENCE = 3.0
+"""Seconds after which a machine is gone that does not confirm what it was sent, or does not answer at all."""
 _FLOORS = 10_000
 """Users whose position in the log is remembered one by one."""
 
@@ -157,12 +159,17 @@ async def run_many(db: Database, sql: str, values: Sequence[Sequence[Any]]) -> N
         await cursor.executemany(sql.encode(), values)
 
 
+PRIMARY, REPLICA = "read-write", "prefer-standby"
+
+
 class Address(NamedTuple):
     """Where a server is: what libpq reads, and what of the URL is for Loom."""
 
     dsn: str
     replica: str | None = None
     prepares: bool = True
+    wants: str = PRIMARY
+    """Which of several servers is used, where the DSN does not say it, in the words of libpq."""
 
     @classmethod
     def of(cls, url: str) -> Address:
@@ -184,17 +191,37 @@ class Address(NamedTuple):
     @property
     def hosts(self) -> int:
         """How many servers it names."""
+        return len(str(self._parts.get("host") or self._parts.get("hostaddr") or "").split(","))
+
+    @property
+    def _parts(self) -> dict[str, Any]:
         from psycopg import conninfo  # noqa: PLC0415
 
-        parts = conninfo.conninfo_to_dict(self.dsn)
-        return len(str(parts.get("host") or parts.get("hostaddr") or "").split(","))
+        return dict(conninfo.conninfo_to_dict(self.dsn))
+
+    def options(self, timeout: float) -> dict[str, Any]:
+        """What libpq is told beside the DSN, for calls that have so many seconds.
+
+        A machine that is gone says nothing, unlike one whose server has ended: so little time is lost with it that
+        another one can be asked within the same call.
+        """
+        is_one_of_several = self.hosts > 1
+        usual: dict[str, Any] = {
+            "connect_timeout": round(max(2, min(timeout, _SILENCE if is_one_of_several else timeout))),
+            "tcp_user_timeout": round(min(timeout, _SILENCE) * 1000),
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            **({"target_session_attrs": self.wants} if is_one_of_several else {}),
+        }
+        return {name: value for name, value in usual.items() if name not in self._parts}
 
 
-async def connect(dsn: str, *, timeout: float = 10, autocommit: bool = False) -> Database:  # noqa: ASYNC109 - libpq's own
-    """One connection of its own."""
+async def connect(dsn: str, *, timeout: float = 10, autocommit: bool = False, wants: str = PRIMARY) -> Database:  # noqa: ASYNC109 - libpq's own
+    """One connection of its own; `wants` says which server, where the DSN names several and does not say it."""
     psycopg = _driver()
-    dsn = Address.of(dsn).dsn
-    return await psycopg.AsyncConnection.connect(dsn, connect_timeout=max(2, round(timeout)), autocommit=autocommit)
+    address = Address.of(dsn)._replace(wants=wants)
+    return await psycopg.AsyncConnection.connect(address.dsn, autocommit=autocommit, **address.options(timeout))
 
 
 def name_of(dsn: str) -> str:
@@ -271,8 +298,8 @@ def _store_error(error: Any, where: str, needed: str) -> StoreError:
         )
     if isinstance(error, errors.ReadOnlySqlTransaction):
         return StoreUnavailable(
-            f"{where} is not the primary server: {answer}; name all servers in the URL, with "
-            "target_session_attrs=read-write, and try again"
+            f"{where} is not the primary server: {answer}; name all servers in the URL, as in "
+            "postgresql://HOST1,HOST2/DB, and try again"
         )
     if isinstance(error, OperationalError):
         if error.sqlstate is None and "FATAL:" in answer and not any(word in answer for word in _PASSING):
@@ -381,14 +408,12 @@ class Server:
 
         with translate_errors(self.name):
             # Alone and first, because a pool would try again and again and never say what is wrong.
-            async with await connect(dsn, timeout=self._timeout) as db:
+            async with await connect(dsn, timeout=self._timeout, wants=self._address.wants) as db:
                 access: Access = await self._check(db, self.name)
                 self._path = sql.Literal(access.path).as_string(db)
                 self._act = ACT.format(role=sql.Literal(access.acts_as).as_string(db)) if access.acts_as else ""
                 lossy = await may_lose(db) if self._hosts > 1 else None
         self._notes = (*access.notes, lossy) if lossy else access.notes
-        # One host after another is tried, each for so long.
-        patience = max(2, round(self._timeout / self._hosts))
         pool: AsyncConnectionPool[Database] = AsyncConnectionPool(
             dsn,
             min_size=0,  # with 1, the first transaction would find that one not there yet, and make another
@@ -397,12 +422,14 @@ class Server:
             # Longer, and it would wait twice as long after each failure, while the server is back.
             reconnect_timeout=_SLICE,
             # A transaction begins and ends with messages of its own.
-            kwargs={"autocommit": True, "connect_timeout": patience, "keepalives_idle": 30,
-                    "tcp_user_timeout": round(self._timeout * 1000),
-                    **({} if self._address.prepares else {"prepare_threshold": None})},
+            kwargs={
+                **self._address.options(self._timeout),
+                "autocommit": True,
+                **({} if self._address.prepares else {"prepare_threshold": None}),
+            },
             configure=access.prepare or take_packed,
             open=False,
-        )  # fmt: skip
+        )
         await pool.open()
         return pool
 

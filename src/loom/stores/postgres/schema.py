@@ -19,6 +19,7 @@ from loom.errors import FormatTooNew, StoreError, UsageError
 from loom.stores.postgres import partitions as moves
 from loom.stores.postgres import search
 from loom.stores.postgres.connection import (
+    REPLICA,
     Access,
     Address,
     Database,
@@ -677,6 +678,6 @@ def guarded(
     if copied := replica or address.replica:
         check_text(copied, "the address of a replica")
         looks = replace(insists, make_schema=False)
-        place = Address(Address.of(copied).dsn, None, prepares)
+        place = Address(Address.of(copied).dsn, None, prepares, REPLICA)
         server.read_from(Server(place, pool_size=pool_size, timeout=timeout, check=looks.check))
     return server

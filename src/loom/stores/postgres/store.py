@@ -101,7 +101,7 @@ class PostgresStore(BaseMemoryStore):
     is refused unless `allow_owner` says otherwise. A call gives up with StoreUnavailable after `timeout` seconds,
     whatever it waits for; what it wrote may then be there or not, and the same again is safe. A call whose connection
     is lost before that is made again on another, and what it wrote is there once.
-    `dsn` may name several hosts, with `target_session_attrs=read-write`. Searches are answered by `replica`, the URL of
+    `dsn` may name several hosts, of which the primary is used. Searches are answered by `replica`, the URL of
     a streaming replica, where it has replayed what this store wrote and saw of the user. `prepare=False` sends no
     prepared statements, for poolers that hand each transaction to another connection. In a URL both are options of the
     query: `?replica=URL&prepare=off`.
