@@ -104,6 +104,57 @@ async def test_pages_neither_repeat_nor_skip() -> None:
         assert len(seen) == len(set(seen)) == 25
 
 
+async def every_page(client: httpx.AsyncClient, path: str, *, limit: int) -> list[dict[str, Any]]:
+    """All items of a list, page by page."""
+    seen: list[dict[str, Any]] = []
+    params: dict[str, Any] = {"limit": limit}
+    for _ in range(100):
+        page = await ok(client, "GET", path, params=params)
+        assert len(page["items"]) <= limit
+        seen += page["items"]
+        if page["next"] is None:
+            return seen
+        params["cursor"] = page["next"]
+    raise AssertionError("the pages do not end")
+
+
+async def test_every_long_list_comes_in_pages(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/bot.db"
+    async with Agent("offline", memory=url) as agent:
+        for number in range(5):
+            await agent.run(f"I like town {number}.", user_id="ann", session_id=f"talk-{number}")
+            await agent.run(f"Tell me about town {number}.", user_id="ann", session_id="long")
+    async with serving(url) as client:
+        for number in range(7):
+            fact = {"subject": f"house {number}", "predicate": "colour", "object": "red"}
+            await ok(client, "POST", "/v1/users/ann/facts", json=fact)
+        base = "/v1/users/ann"
+        paths = {"/facts": "id", "/sessions": "session"}
+        paths |= {"/sessions/long/checkpoints": "id", "/sessions/long/requests": "id"}
+        for path, id in paths.items():
+            whole = (await ok(client, "GET", f"{base}{path}"))["items"]
+            assert len(whole) >= 5
+            assert [one[id] for one in await every_page(client, f"{base}{path}", limit=2)] == [one[id] for one in whole]
+            assert await every_page(client, f"{base}{path}", limit=len(whole)) == whole
+            await refused(client, 404, "GET", f"{base}{path}", params={"cursor": "nothing"})
+
+
+async def test_a_body_that_names_another_user_is_refused(tokens: TokenFile) -> None:
+    own = bearer(tokens.add("own", users=["ann"]))
+    async with serving(tokens=tokens) as client:
+        for user in ("bob", "", 7, ["ann"]):
+            body = {**ADD, "user": user}
+            told = await refused(client, 403, "POST", "/v1/users/ann/memories", json=body, headers=own)
+            assert told["error"] == "forbidden"
+        query = {"query": "Where?", "user": "bob"}
+        await refused(client, 403, "POST", "/v1/users/~/recall", json=query, headers=own)
+        for path in ("ann", "~"):
+            await ok(client, "POST", f"/v1/users/{path}/memories", json={**ADD, "user": "ann"}, headers=own)
+        deep = b"[" * 100_000  # which no route reads
+        answer = await client.post("/v1/users/ann/sessions/none/end", content=deep, headers=own)
+        assert answer.status_code == 200
+
+
 async def test_a_record_is_read_changed_explained_and_forgotten() -> None:
     async with serving() as client:
         kept = await ok(client, "POST", "/v1/users/ann/memories", json=ADD)
@@ -610,12 +661,24 @@ async def test_a_body_may_not_be_larger_than_the_limit_whatever_it_says() -> Non
         await refused(client, 413, "POST", "/v1/users/ann/memories", content=pieces())
 
 
+@pytest.mark.parametrize("page", ["", "/inspect/users", "/inspect/nothing", "/inspect/u/ann/memory", "/inspect/login"])
+async def test_who_has_no_token_is_not_told_where_the_store_is(tokens: TokenFile, tmp_path: Path, page: str) -> None:
+    own = tokens.add("own", users=["ann"])
+    async with serving(f"sqlite:{tmp_path}/bot.db", tokens=tokens) as client:
+        answer = await client.get(page or "/", follow_redirects=True)
+        assert answer.status_code in {401, 404, 405}
+        assert str(tmp_path) not in answer.text
+        seen = await client.get("/inspect/users", headers=bearer(own))
+        assert str(tmp_path) in seen.text
+
+
 async def test_a_caller_that_sends_too_much_waits(tokens: TokenFile) -> None:
     another = bearer(tokens.add("another"))
     async with serving(limits=Limits(per_second=0.0001, burst=3), tokens=tokens) as client:
         for number in range(3):
             assert (await client.get("/healthz", headers=bearer(f"made up {number}"))).is_success
         assert (await refused(client, 429, "GET", "/healthz"))["error"] == "too_many"
+        assert (await client.get("/healthz")).headers["Retry-After"] == "1"
         assert (await refused(client, 429, "GET", "/healthz", headers=bearer("made up")))["error"] == "too_many"
         assert (await client.get("/healthz", headers=another)).is_success
 

@@ -82,6 +82,7 @@ NONE: dict[type, dict[str, str]] = {
         "view": _PROGRAM,
         "worker": _PROGRAM,
         "answering": _PROGRAM,
+        "overview": "of a session, for one turn; GET profile and GET timeline have what is in it",
         "upkeep": "what a turn does in passing; POST jobs/run does all of it",
         "reembed": "of all users at once, for the command line: loom memory reembed",
         "import_": "lines can say that they are trusted, which no caller may; for the command line: loom memory import",

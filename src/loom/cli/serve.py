@@ -145,6 +145,7 @@ class _Served:
 async def _serve(served: _Served) -> None:
     from loom.engine.agent_parts import agent_checkpoints
     from loom.engine.open import open_memory
+    from loom.engine.urls import without_secrets
     from loom.server.http.app import create_app
     from loom.server.http.guard import LOOPBACK
     from loom.server.http.listen import http_server
@@ -166,10 +167,11 @@ async def _serve(served: _Served) -> None:
         with listening(served.host, served.port) as listener:
             host = f"[{served.host}]" if ":" in served.host else served.host
             where = f"http://{host}:{listener.getsockname()[1]}{served.page}"
+            shown = without_secrets(served.url)  # what is printed ends up in logs
             if served.json:
-                print_json({"address": where, "url": served.url, "notes": notes}, indent=None)
+                print_json({"address": where, "url": shown, "notes": notes}, indent=None)
             else:
-                echo(f"Loom serves {served.transcript or served.url} at {where} (Ctrl-C ends it)")
+                echo(f"Loom serves {served.transcript or shown} at {where} (Ctrl-C ends it)")
                 for note in notes:
                     echo(f"! {note}", err=True)
             if served.opens:

@@ -305,6 +305,16 @@ def places_of(url: str) -> dict[str, str]:
     return {name: written_out(place) for name, place in found.items()}
 
 
+def without_secrets(url: str) -> str:
+    """A URL as it may be shown: a server without who signs in and without options, several stores one by one."""
+
+    def bare(place: str) -> str:
+        scheme, mark, rest = place.partition("://")
+        return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}" if mark else place
+
+    return " + ".join(map(bare, dict.fromkeys(places_of(url).values())))
+
+
 def sessions_place(url: str) -> str | None:
     """The URL of the checkpoints beside a memory: that of its primary store; None if that saves no sessions."""
     places = places_of(url)

@@ -44,7 +44,7 @@ _SEND_JSON: Final = "send the body as JSON, with the header Content-Type: applic
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     status: {"model": ErrorOut, "description": text}
     for status, text in {
-        401: "No token that counts.",
+        401: "No valid token.",
         403: "The token does not allow it.",
         404: "It is not there.",
         409: "Somebody else was faster.",
@@ -164,8 +164,7 @@ def _add_errors(app: FastAPI) -> None:
     def answer(request: Request, refusal: Refusal) -> Response:
         if request.url.path.startswith(PREFIX):
             return refusal_page(request, refusal)
-        headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else None
-        return JSONResponse(refusal.body(), status_code=refusal.status, headers=headers)
+        return JSONResponse(refusal.body(), status_code=refusal.status, headers=refusal.headers)
 
     @app.exception_handler(Refusal)
     async def refused(request: Request, error: Refusal) -> Response:
@@ -186,9 +185,11 @@ def _add_errors(app: FastAPI) -> None:
     async def unknown(request: Request, error: HTTPException) -> Response:
         status = 422 if error.status_code == 400 else error.status_code  # a body that is not JSON
         name = {404: "not_found", 405: "wrong_method", 422: "invalid"}.get(status, "failed")
-        response = answer(request, Refusal(status, name, str(error.detail), "see /openapi.json"))
-        if status == 405:
-            response.headers["Allow"] = ", ".join(_methods(app, request.url.path))
+        methods = ", ".join(_methods(app, request.url.path)) if status == 405 else ""
+        told = {404: "there is no such path", 405: f"this path takes {methods}"}.get(status, str(error.detail))
+        response = answer(request, Refusal(status, name, told, "GET /openapi.json describes all of them"))
+        if methods:
+            response.headers["Allow"] = methods
         return response
 
     @app.exception_handler(Exception)

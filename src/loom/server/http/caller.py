@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Annotated, Final
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Annotated, Final, cast
 
 from fastapi import Depends, Path, Request
 
 from loom.core.checks import MAX_ID_BYTES, check_id
 from loom.core.record import StoreReceipt
 from loom.core.scope import Scope
-from loom.errors import UsageError
+from loom.errors import NotFound, UsageError
 from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore
 from loom.server.http.guard import Counts, Refusal
@@ -21,6 +22,7 @@ from loom.server.tokens import ANYBODY, Right, Token, TokenFile
 
 TOKEN: Final = "loom.token"  # noqa: S105 - a name
 """Where the scope of a request holds its token, once that was looked up."""
+_UNKNOWN: Final = "this server needs a token, and the request has none that is valid"
 OWN: Final = "~"
 """In place of a user in a path: the only one that the token is for."""
 
@@ -100,6 +102,16 @@ class Caller:
         first, second = (StoreReceipt(store=name, removed=one.removed, pending=one.pending) for name, one in named)
         return first, second
 
+    async def retry_job(self, id: str) -> int:
+        """Queue a job that failed for good once more; 0 if the same work is waiting already."""
+        store = self.memory.store
+        job = next((letter.job for letter in await store.dead_letters(self.scope) if letter.job.id == id), None)
+        if job is None:
+            raise NotFound(f"no job {id!r:.200} of the user failed for good; GET jobs lists them")
+        now = datetime.now(UTC)
+        again = replace(job, id=f"{job.id[:400]}.{now.timestamp():.0f}", attempts=0, run_at=now)
+        return await store.write(self.scope, jobs=[again])
+
     def echo(self, session: str | None = None) -> ScopeOut:
         """The scope as an answer repeats it."""
         return scope_out(self.scope if session is None else self.session(session))
@@ -115,7 +127,9 @@ def token_of(request: Request) -> Token:
         return ANYBODY
     found = token_in(request.headers.get("authorization", ""), place.tokens)
     if found is None:
-        raise Refusal(401, "not_allowed", "the request has no token that counts", "send Authorization: Bearer TOKEN")
+        raise Refusal(
+            401, "not_allowed", _UNKNOWN, "send Authorization: Bearer TOKEN; `loom serve token add` makes one"
+        )
     return found
 
 
@@ -138,6 +152,10 @@ def with_right(right: Right) -> Callable[[Request, str], Awaitable[Caller]]:
             name = token.users[0]
         if not token.may(right, name):
             raise Refusal(403, "forbidden", "this token does not allow that", "use one with the right, for this user")
+        if await _named(request) not in (None, user, name):
+            raise Refusal(
+                403, "forbidden", "the body names another user than the path", "name the user once, in the path"
+            )
         try:
             check_id(name, "the user")
         except UsageError as error:
@@ -145,6 +163,17 @@ def with_right(right: Right) -> Callable[[Request, str], Awaitable[Caller]]:
         return Caller(request.app.state.place, token, name)
 
     return caller
+
+
+async def _named(request: Request) -> object:
+    """The user that the body of a request names, if it names one."""
+    if request.method not in {"POST", "PUT", "PATCH"}:
+        return None
+    try:
+        body: object = await request.json()  # which was read for the route already
+    except (ValueError, RecursionError):
+        return None
+    return cast("dict[str, object]", body).get("user") if isinstance(body, dict) else None
 
 
 def operator(request: Request) -> Token:

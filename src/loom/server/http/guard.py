@@ -56,11 +56,20 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 """Methods that are counted by name: a caller may make up others without end."""
 
 
+_HEADERS: Final = {
+    401: {"WWW-Authenticate": "Bearer"},
+    413: {"Connection": "close"},  # the rest of a body is not waited for
+    429: {"Retry-After": "1"},
+    504: {"Connection": "close"},
+}
+"""What a refusal with this status also says."""
+
+
 class Refusal(HTTPException):
     """A request that is not answered: its status, and the three parts of every error."""
 
     def __init__(self, status: int, error: str, message: str, advice: str = "") -> None:
-        super().__init__(status, message)
+        super().__init__(status, message, headers=_HEADERS.get(status))
         self.status, self.error, self.message, self.advice = status, error, message, advice
 
     def body(self) -> dict[str, str]:
@@ -223,7 +232,7 @@ class Gate:
             self._end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ScopedAnswer a request, or refuse it before any route sees it."""
+        """Answer a request, or refuse it before any route sees it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -333,9 +342,6 @@ def _capped(receive: Receive, limit: int) -> Receive:
 async def _answer(send: Send, refusal: Refusal) -> None:
     body = json.dumps(refusal.body()).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if refusal.status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    if refusal.status in {413, 504}:  # the rest of a body is not waited for
-        headers.append((b"connection", b"close"))
+    headers += [(name.lower().encode(), value.encode()) for name, value in (refusal.headers or {}).items()]
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Response
@@ -12,7 +11,7 @@ from fastapi.responses import StreamingResponse
 
 from loom.core.checks import MAX_ID_BYTES, MAX_NAME, MAX_QUERY
 from loom.core.filter import Eq
-from loom.core.record import Layer, Receipt, Record, StoreReceipt
+from loom.core.record import Layer, Record
 from loom.errors import NotFound
 from loom.memory._history import TextHistory
 from loom.memory._write.ingest import Utterance
@@ -24,7 +23,6 @@ from loom.text.fence import plain_text
 router = APIRouter(prefix="/v1/users/{user:name}")
 
 Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=MAX_NAME)]
-Id = Annotated[str, Query(max_length=MAX_ID_BYTES)]
 At = Annotated[shapes.Time | None, Query(description="What was true then.")]
 KnownAt = Annotated[shapes.Time | None, Query(description="What was believed then.")]
 
@@ -58,8 +56,8 @@ async def remember(caller: Writer, body: shapes.MemoriesIn, key: Key = None) -> 
 async def list_memories(
     caller: Reader,
     kind: Annotated[Literal["episode", "fact", "block"] | None, Query()] = None,
-    cursor: Annotated[str | None, Query(max_length=MAX_ID_BYTES)] = None,
-    limit: Annotated[int, Query(ge=1, le=shapes.MOST_LISTED)] = 100,
+    cursor: shapes.Cursor = None,
+    limit: shapes.Limit = 100,
 ) -> shapes.RecordsOut:
     """The records, by id; `next` continues."""
     where = None if kind is None else Eq("kind", kind)
@@ -123,7 +121,7 @@ async def forget_before(
 ) -> shapes.ErasureOut:
     """Remove everything that is older than a moment, of a user or of one conversation."""
     receipt = await caller.memory.forget(user_id=caller.user, session_id=session, before=before)
-    return shapes.ErasureOut(scope=caller.echo(session), stores=[_receipt("memory", receipt)])
+    return shapes.ErasureOut(scope=caller.echo(session), stores=[shapes.receipt_out("memory", receipt)])
 
 
 @router.delete("/memories/{id:name}", tags=["memory"])
@@ -132,11 +130,7 @@ async def forget(caller: Forgetter, id: str) -> shapes.ErasureOut:
     receipt = await caller.memory.forget(id, user_id=caller.user)
     if not receipt.removed:
         raise NotFound(f"the user has no record {id!r:.200}; GET memories lists them")
-    return shapes.ErasureOut(scope=caller.echo(), stores=[_receipt("memory", receipt)])
-
-
-def _receipt(store: str, receipt: Receipt | StoreReceipt) -> shapes.ReceiptOut:
-    return shapes.ReceiptOut(store=store, removed=dict(receipt.removed), pending=list(receipt.pending))
+    return shapes.ErasureOut(scope=caller.echo(), stores=[shapes.receipt_out("memory", receipt)])
 
 
 @router.get("/memories/{id:name}/explain", tags=["memory"])
@@ -162,7 +156,7 @@ async def timeline(
     kind: Annotated[Literal["episode", "fact", "both"], Query()] = "episode",
     start: Annotated[shapes.Time | None, Query(description="From this moment on.")] = None,
     end: Annotated[shapes.Time | None, Query(description="Up to this moment, which is not included.")] = None,
-    limit: Annotated[int, Query(ge=1, le=shapes.MOST_LISTED)] = 100,
+    limit: shapes.Limit = 100,
 ) -> shapes.TimelineOut:
     """Dated records in order, for exact answers: how often, the first, what came between."""
     wanted = None if kind == "both" else kind
@@ -208,12 +202,15 @@ async def facts(
     at: At = None,
     known_at: KnownAt = None,
     history: Annotated[bool, Query(description="Retired ones too.")] = False,
+    cursor: shapes.Cursor = None,
+    limit: shapes.Limit = shapes.MOST_LISTED,
 ) -> shapes.RecordsOut:
-    """The facts: true now or at a time, as believed now or then."""
+    """The facts: true now or at a time, as believed now or then; `next` continues."""
     found = await caller.memory.facts(
         user_id=caller.user, subject=subject, predicate=predicate, at=at, known_at=known_at, history=history
     )
-    return shapes.RecordsOut(scope=caller.echo(), items=[record_out(fact) for fact in found])
+    shown, following = shapes.page_of(found, lambda fact: fact.id, cursor, limit)
+    return shapes.RecordsOut(scope=caller.echo(), items=[record_out(fact) for fact in shown], next=following)
 
 
 @router.post("/facts", tags=["facts"], status_code=201)
@@ -321,7 +318,7 @@ async def confirm(caller: Writer, id: str) -> shapes.StandingOut:
 async def reject(caller: Forgetter, id: str) -> shapes.ErasureOut:
     """Drop an instruction that waits, or take back one that stands."""
     receipt = await caller.memory.reject(id, user_id=caller.user)
-    return shapes.ErasureOut(scope=caller.echo(), stores=[_receipt("memory", receipt)])
+    return shapes.ErasureOut(scope=caller.echo(), stores=[shapes.receipt_out("memory", receipt)])
 
 
 @router.get("/profile", tags=["memory"])
@@ -350,7 +347,7 @@ async def export(caller: Reader) -> Response:
 @router.delete("", tags=["users"])
 async def forget_user(caller: Forgetter) -> shapes.ErasureOut:
     """Erase a person: memory, conversations and jobs. Nothing is left if nothing is pending."""
-    stores = [_receipt(receipt.store, receipt) for receipt in await caller.erase()]
+    stores = [shapes.receipt_out(receipt.store, receipt) for receipt in await caller.erase()]
     return shapes.ErasureOut(scope=caller.echo(), stores=stores)
 
 
@@ -380,12 +377,4 @@ async def run_jobs(caller: Operator) -> shapes.CountsOut:
 @router.post("/jobs/{id:name}/retry", tags=["jobs"])
 async def retry_job(caller: Operator, id: str) -> shapes.CountsOut:
     """Queue a job that failed for good once more; 0 jobs if the same work is waiting already."""
-    letters = await caller.memory.store.dead_letters(caller.scope)
-    job = next((letter.job for letter in letters if letter.job.id == id), None)
-    if job is None:
-        raise NotFound(f"no job {id!r:.200} of the user failed for good; GET jobs lists them")
-    now = datetime.now(UTC)
-    again = replace(job, id=f"{job.id[:400]}.{now.timestamp():.0f}", attempts=0, run_at=now)
-    return shapes.CountsOut(
-        scope=caller.echo(), counts={"jobs": await caller.memory.store.write(caller.scope, jobs=[again])}
-    )
+    return shapes.CountsOut(scope=caller.echo(), counts={"jobs": await caller.retry_job(id)})

@@ -13,7 +13,7 @@ from loom.core.log import Checkpoint, Compaction
 from loom.core.message import plain
 from loom.errors import NotFound
 from loom.server.http import shapes
-from loom.server.http.caller import Caller, Forgetter, Reader, Writer
+from loom.server.http.caller import Forgetter, Reader, Writer
 from loom.session.journal import RequestRecord, request_body, requests_of
 from loom.text.fence import plain_text
 
@@ -24,24 +24,25 @@ At = Annotated[str | None, Query(max_length=MAX_ID_BYTES, description="A checkpo
 
 
 @router.get("")
-async def sessions(caller: Reader) -> shapes.SessionsOut:
-    """The conversations, the most recent first."""
-    newest: dict[str, Checkpoint] = {}
-    counted: dict[str, int] = {}
-    for checkpoint in await caller.place.checkpoints.list(caller.scope):
-        newest.setdefault(checkpoint.session_id, checkpoint)
-        counted[checkpoint.session_id] = counted.get(checkpoint.session_id, 0) + 1
-    items = [
-        shapes.SessionOut(
-            session=id,
-            turns=last.turn,
-            checkpoints=counted[id],
-            last_at=last.at,
-            tokens=last.usage.input + last.usage.output,
-        )
-        for id, last in newest.items()
-    ]
-    return shapes.SessionsOut(scope=caller.echo(), items=items)
+async def sessions(caller: Reader, cursor: shapes.Cursor = None, limit: shapes.Limit = 100) -> shapes.SessionsOut:
+    """The conversations, the most recent first; `next` continues."""
+    store = caller.place.checkpoints
+    found, following = shapes.page_of(await store.sessions(caller.scope), lambda one: one.session_id, cursor, limit)
+    items: list[shapes.SessionOut] = []
+    for one in found:
+        last = await store.load(caller.session(one.session_id))
+        if last is not None:  # it was not removed meanwhile
+            tokens = last.usage.input + last.usage.output
+            items.append(
+                shapes.SessionOut(
+                    session=one.session_id,
+                    turns=last.turn,
+                    checkpoints=one.checkpoints,
+                    last_at=last.at,
+                    tokens=tokens,
+                )
+            )
+    return shapes.SessionsOut(scope=caller.echo(), items=items, next=following)
 
 
 @router.get("/{session:name}")
@@ -74,12 +75,16 @@ def _compaction(done: Compaction) -> shapes.CompactionOut:
 
 
 @router.get("/{session:name}/checkpoints")
-async def checkpoints(caller: Reader, session: Session) -> shapes.CheckpointsOut:
-    """The points that a conversation can go back to, last saved first."""
+async def checkpoints(
+    caller: Reader, session: Session, cursor: shapes.Cursor = None, limit: shapes.Limit = 100
+) -> shapes.CheckpointsOut:
+    """The points that a conversation can go back to, last saved first; `next` continues."""
     scope = caller.session(session)
     await find_checkpoint(caller.place.checkpoints, scope, None)
-    found = await caller.place.checkpoints.list(scope)
-    return shapes.CheckpointsOut(scope=caller.echo(session), items=[_checkpoint(one) for one in found])
+    found = await caller.place.checkpoints.list(scope, limit=limit + 1, before=cursor)
+    following = found[limit - 1].id if len(found) > limit else None
+    items = [_checkpoint(one) for one in found[:limit]]
+    return shapes.CheckpointsOut(scope=caller.echo(session), items=items, next=following)
 
 
 def _checkpoint(one: Checkpoint) -> shapes.CheckpointOut:
@@ -96,12 +101,15 @@ async def delete_checkpoint(caller: Forgetter, session: Session, id: str) -> sha
 
 
 @router.get("/{session:name}/requests")
-async def requests(caller: Reader, session: Session) -> shapes.RequestsOut:
+async def requests(
+    caller: Reader, session: Session, cursor: shapes.Cursor = None, limit: shapes.Limit = shapes.MOST_LISTED
+) -> shapes.RequestsOut:
     """Every call of a model in a conversation: tokens by section, what the cache did, and what it cost."""
     scope = caller.session(session)
     await find_checkpoint(caller.place.checkpoints, scope, None)
     found = await requests_of(caller.place.checkpoints, scope)
-    return shapes.RequestsOut(scope=caller.echo(session), items=[_request(one) for one in found])
+    shown, following = shapes.page_of(found, lambda one: one.id, cursor, limit)
+    return shapes.RequestsOut(scope=caller.echo(session), items=[_request(one) for one in shown], next=following)
 
 
 def _request(one: RequestRecord) -> shapes.RequestOut:
@@ -197,17 +205,9 @@ async def undo(caller: Writer, session: Session, body: shapes.UndoIn) -> shapes.
 @router.delete("/{session:name}")
 async def forget(caller: Forgetter, session: Session) -> shapes.ErasureOut:
     """Remove a conversation, with what was remembered of it."""
-    return await _forget_session(caller, session)
-
-
-async def _forget_session(caller: Caller, session: str) -> shapes.ErasureOut:
-    scope = caller.session(session)
-    saved = await caller.place.checkpoints.forget(scope)  # first: a memory reports conversations that are still saved
+    saved = await caller.place.checkpoints.forget(caller.session(session))  # first: a memory reports what is saved
     memory = await caller.memory.forget(user_id=caller.user, session_id=session)
     if not memory.removed and not saved.removed:
         raise NotFound(f"the user has no conversation {session!r:.200}; GET sessions lists them")
-    stores = [
-        shapes.ReceiptOut(store=name, removed=dict(receipt.removed), pending=list(receipt.pending))
-        for name, receipt in (("memory", memory), ("sessions", saved))
-    ]
+    stores = [shapes.receipt_out("memory", memory), shapes.receipt_out("sessions", saved)]
     return shapes.ErasureOut(scope=caller.echo(session), stores=stores)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
+from fastapi import Query
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 
 from loom.core.checks import (
@@ -20,14 +22,45 @@ from loom.core.checks import (
     MAX_VALUE,
 )
 from loom.core.codec import attributes_to_json
-from loom.core.record import Episode, Fact, Hit, Layer, Passage, Record, Scalar, WorkingBlock
+from loom.core.record import (
+    Episode,
+    Fact,
+    Hit,
+    Layer,
+    Passage,
+    Receipt,
+    Record,
+    Scalar,
+    StoreReceipt,
+    WorkingBlock,
+)
 from loom.core.scope import Scope
+from loom.errors import NotFound
 from loom.text.fence import plain_text
 
 MOST_ITEMS = 1_000
 """Memories in one batch."""
 MOST_LISTED = 500
-"""Records on one page."""
+"""Items on one page."""
+Limit = Annotated[int, Query(ge=1, le=MOST_LISTED)]
+Cursor = Annotated[
+    str | None, Query(max_length=MAX_ID_BYTES, description="`next` of the page before; left out for the first one.")
+]
+
+_Item = TypeVar("_Item")
+
+
+def page_of(
+    found: Sequence[_Item], id_of: Callable[[_Item], str], cursor: str | None, limit: int
+) -> tuple[Sequence[_Item], str | None]:
+    """The items behind the one that a cursor names, and the cursor of the page after them."""
+    start = 0
+    if cursor is not None:
+        start = next((place for place, one in enumerate(found, 1) if id_of(one) == cursor), 0)
+        if not start:
+            raise NotFound("what this cursor names is no longer there; begin again without it")
+    items = found[start : start + limit]
+    return items, id_of(items[-1]) if start + limit < len(found) else None
 
 
 def _iso(value: object) -> datetime:
@@ -48,6 +81,12 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class UserBody(Body):
+    """A body for a route of one user, which stands in the path; one that names another user is refused."""
+
+    user: Annotated[Name | None, Field(description="The user of the path, or left out.")] = None
+
+
 class MemoryIn(Body):
     """One memory."""
 
@@ -58,7 +97,7 @@ class MemoryIn(Body):
     attributes: Attributes = Field(default_factory=dict)
 
 
-class MemoriesIn(Body):
+class MemoriesIn(UserBody):
     """A batch of memories, in order."""
 
     items: Annotated[list[MemoryIn], Field(min_length=1, max_length=MOST_ITEMS)]
@@ -67,7 +106,7 @@ class MemoriesIn(Body):
     learn: StrictBool = True
 
 
-class MemoryUpdateIn(Body):
+class MemoryUpdateIn(UserBody):
     """What to change of a memory; an attribute that is null is removed."""
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)] | None = None
@@ -75,7 +114,7 @@ class MemoryUpdateIn(Body):
     attributes: dict[str, str | int | float | bool | None] | None = None
 
 
-class UpsertIn(MemoryIn):
+class UpsertIn(MemoryIn, UserBody):
     """One memory that replaces the one stored under the same key."""
 
     key: Name
@@ -83,13 +122,13 @@ class UpsertIn(MemoryIn):
     importance: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.0
 
 
-class PromoteIn(Body):
+class PromoteIn(UserBody):
     """The layer to move a memory to; without it, the next one."""
 
     to: Literal["L1", "L2", "L3", "L4"] | None = None
 
 
-class RecallIn(Body):
+class RecallIn(UserBody):
     """A question."""
 
     query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY)]
@@ -104,7 +143,7 @@ class RecallIn(Body):
     min_confidence: Annotated[float, Field(ge=0, le=1, strict=True)] | None = None
 
 
-class FactIn(Body):
+class FactIn(UserBody):
     """A fact to assert."""
 
     subject: Name
@@ -114,7 +153,7 @@ class FactIn(Body):
     valid_until: Time | None = None
 
 
-class InstructionIn(Body):
+class InstructionIn(UserBody):
     """A standing wish of the user."""
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_INSTRUCTION)]
@@ -122,14 +161,14 @@ class InstructionIn(Body):
     confirmed: StrictBool = True
 
 
-class BlockIn(Body):
+class BlockIn(UserBody):
     """The text of a block; with `version`, only if that is still the current one."""
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_BLOCK)]
     version: Annotated[int, Field(ge=0, strict=True)] | None = None
 
 
-class CompactIn(Body):
+class CompactIn(UserBody):
     """How to compact a conversation."""
 
     strategy: Literal["snapshot", "truncate", "sliding_window"] = "snapshot"
@@ -169,20 +208,20 @@ class GraphIn(Body):
     limit: Annotated[int, Field(ge=1, le=100, strict=True)] = 5
 
 
-class PointIn(Body):
+class PointIn(UserBody):
     """A point of a conversation: a checkpoint id, or the number of a turn."""
 
     at: Name
 
 
-class ForkIn(Body):
+class ForkIn(UserBody):
     """A new conversation that begins at a point of another."""
 
     at: Name | None = None
     session: Name | None = None
 
 
-class UndoIn(Body):
+class UndoIn(UserBody):
     """The compaction to take back; without it, the last one."""
 
     compaction: Name | None = None
@@ -382,9 +421,10 @@ class SessionOut(BaseModel):
 
 
 class SessionsOut(ScopedAnswer):
-    """The conversations of a user, the most recent first."""
+    """The conversations of a user, the most recent first; `next` is the cursor of the next page."""
 
     items: list[SessionOut]
+    next: str | None = None
 
 
 class MessageOut(BaseModel):
@@ -424,9 +464,10 @@ class CheckpointOut(BaseModel):
 
 
 class CheckpointsOut(ScopedAnswer):
-    """Checkpoints, last saved first."""
+    """Checkpoints, last saved first; `next` is the cursor of the next page."""
 
     items: list[CheckpointOut]
+    next: str | None = None
 
 
 class CheckpointAnswer(ScopedAnswer):
@@ -485,9 +526,10 @@ class RequestOut(BaseModel):
 
 
 class RequestsOut(ScopedAnswer):
-    """The calls of a model in a conversation, oldest first."""
+    """The calls of a model in a conversation, oldest first; `next` is the cursor of the next page."""
 
     items: list[RequestOut]
+    next: str | None = None
 
 
 class RequestBodyOut(ScopedAnswer):
@@ -598,6 +640,11 @@ def record_out(record: Record) -> RecordOut:
         case WorkingBlock():
             common |= {"at": record.updated_at, "name": record.name, "version": record.version}
     return RecordOut.model_construct(**common)
+
+
+def receipt_out(store: str, receipt: Receipt | StoreReceipt) -> ReceiptOut:
+    """A receipt as it goes over the wire."""
+    return ReceiptOut(store=store, removed=dict(receipt.removed), pending=list(receipt.pending))
 
 
 def hit_out(hit: Hit) -> HitOut:

@@ -26,10 +26,12 @@ from loom.core.checks import MAX_QUERY, check_id
 from loom.core.filter import And, Eq
 from loom.core.record import Episode, Fact, Layer, Receipt, StoreReceipt
 from loom.core.scope import Scope
-from loom.errors import NotFound, UsageError
+from loom.engine.urls import without_secrets
+from loom.errors import NotFound, StoreError, UsageError
 from loom.memory._facts.entities import normalise
 from loom.memory._history import TextHistory
 from loom.memory._upkeep.summaries import waiting_jobs
+from loom.memory.memory import Memory
 from loom.protocols.memory_store import ListsUsers
 from loom.server.http.caller import Caller, Place, token_of
 from loom.server.http.guard import Refusal
@@ -114,13 +116,9 @@ def page(
     **values: Any,
 ) -> HTMLResponse:
     """A page for the browser; `name` is its place in the list of pages."""
-    place: Place = request.app.state.place
     base = None if user is None else base_of(user)
-    where = place.memory.place if isinstance(place.memory.place, str) else type(place.memory.store).__name__
-    current = name or template.removesuffix(".html")
-    text = (
-        _templates().get_template(template).render(page=current, user=user, base=base, where=_hidden(where), **values)
-    )
+    current, where = name or template.removesuffix(".html"), _where(request)
+    text = _templates().get_template(template).render(page=current, user=user, base=base, where=where, **values)
     return HTMLResponse(text, status_code=status, headers={"Content-Security-Policy": _POLICY})
 
 
@@ -146,12 +144,14 @@ def text_page(
     )
 
 
-def _hidden(url: str) -> str:
-    """A URL without its password."""
-    scheme, mark, rest = url.partition("://")
-    if not mark or "@" not in rest.partition("/")[0]:
-        return url
-    return f"{scheme}://{rest.partition('@')[2]}"
+def _where(request: Request) -> str:
+    """Which store the pages are of, for those who may look at it."""
+    try:
+        _token(request)
+    except (Refusal, StoreError):
+        return ""
+    memory: Memory = request.app.state.place.memory
+    return without_secrets(memory.place) if isinstance(memory.place, str) else type(memory.store).__name__
 
 
 # -- who looks
@@ -535,15 +535,7 @@ async def run_jobs(request: Request, user: str) -> Response:
 @router.post("/u/{user:name}/jobs/{id:name}/retry")
 async def retry_job(request: Request, user: str, id: str) -> Response:
     """Queue a job that failed for good once more."""
-    caller = caller_of(request, user, "operate")
-    letters = await caller.memory.store.dead_letters(caller.scope)
-    job = next((letter.job for letter in letters if letter.job.id == id), None)
-    if job is None:
-        raise NotFound("there is no such job")
-    now = datetime.now(UTC)
-    await caller.memory.store.write(
-        caller.scope, jobs=[replace(job, id=f"{job.id}.{now.timestamp():.0f}", attempts=0, run_at=now)]
-    )
+    await caller_of(request, user, "operate").retry_job(id)
     return RedirectResponse(f"{base_of(user)}/jobs?note={quote('it is queued again')}", 303)
 
 

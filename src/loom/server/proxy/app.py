@@ -197,7 +197,7 @@ class _Doorman:
         secret = headers.get(b"x-loom-token", b"").decode("latin-1").strip()
         found = self._tokens.find(secret) if secret else None
         if found is None:
-            raise Refusal(401, "not_allowed", "the request has no token that counts", "send x-loom-token: TOKEN")
+            raise Refusal(401, "not_allowed", "the request has no token that is valid", "send x-loom-token: TOKEN")
         return found
 
     def _user_of(self, token: Token) -> str:
