@@ -20,6 +20,7 @@ from tests.traces.others import (
     chat,
     lines,
     otlp,
+    span,
 )
 
 
@@ -250,3 +251,125 @@ def test_markdown_beside_transcripts_is_not_read(tmp_path):
     (tmp_path / "MEMORY.md").write_text("I live in Rome.")
     (tmp_path / "talk.jsonl").write_text(lines({"role": "user", "content": "Hi."}))
     assert [spoken(one) for one in read_transcripts([tmp_path])] == [["user: Hi."]]
+
+
+LIVES, ANSWERED = "I live in Oslo.", "You live in Rome."
+TALK = ["user: I live in Oslo.", "assistant: You live in Rome."]
+
+
+def generation(input, output=None):
+    row = {"id": "g", "type": "GENERATION", "traceId": "t", "startTime": "2026-11-01T10:00:00Z", "model": "gpt-5.5"}
+    return {**row, "input": input, "output": output, "usageDetails": {"input": 10, "output": 3}}
+
+
+def constructor(name, text):
+    return {"lc": 1, "type": "constructor", "id": ["langchain", "schema", name], "kwargs": {"content": text}}
+
+
+@pytest.mark.parametrize(
+    ("input", "output"),
+    [
+        ([{"type": "human", "content": LIVES}, {"type": "ai", "content": ANSWERED}], None),
+        ([{"type": "human", "data": {"content": LIVES}}, {"type": "ai", "data": {"content": ANSWERED}}], None),
+        ([[constructor("HumanMessage", LIVES), constructor("AIMessageChunk", ANSWERED)]], None),
+        ({"messages": [[{"role": "user", "content": LIVES}]]}, {"generations": [[{"text": ANSWERED}]]}),
+        ({"args": [], "kwargs": {"messages": [{"role": "user", "content": LIVES}]}}, ANSWERED),
+        ({"role": "user", "content": LIVES}, {"type": "ai", "content": ANSWERED}),
+        ({"content": LIVES}, [{"type": "text", "text": ANSWERED}]),
+    ],
+    ids=["types", "data", "constructors", "generations", "arguments", "one message", "blocks"],
+)
+def test_no_answer_is_taken_for_the_words_of_the_user(input, output):
+    (one,) = read([generation(input, output)])
+    assert spoken(one) == TALK
+
+
+def attributes_of(sent, came, *, infix=""):
+    named = {f"{sent}.0.{infix}role": "user", f"{sent}.0.{infix}content": LIVES}
+    return {**named, f"{came}.0.{infix}role": "assistant", f"{came}.0.{infix}content": ANSWERED}
+
+
+ASKED = [{"role": "user", "content": LIVES}]
+REPLIED = [{"role": "assistant", "content": ANSWERED}]
+
+
+@pytest.mark.parametrize(
+    ("named", "events"),
+    [
+        (attributes_of("gen_ai.prompt", "gen_ai.completion"), []),
+        (
+            {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": json.dumps([{"type": "text", "text": LIVES}])},
+            [],
+        ),
+        (attributes_of("llm.input_messages", "llm.output_messages", infix="message."), []),
+        ({"ai.prompt.messages": json.dumps(ASKED), "ai.response.text": ANSWERED}, []),
+        (
+            {},
+            [
+                ("gen_ai.user.message", {"content": LIVES}),
+                ("gen_ai.choice", {"index": 0, "message": json.dumps({"content": ANSWERED})}),
+            ],
+        ),
+        (
+            {},
+            [
+                ("gen_ai.user.message", {"gen_ai.event.content": json.dumps({"content": LIVES})}),
+                ("gen_ai.choice", {"gen_ai.event.content": json.dumps({"message": {"content": ANSWERED}})}),
+            ],
+        ),
+        (
+            {},
+            [
+                ("gen_ai.content.prompt", {"gen_ai.prompt": json.dumps(ASKED)}),
+                ("gen_ai.content.completion", {"gen_ai.completion": json.dumps(REPLIED)}),
+            ],
+        ),
+    ],
+    ids=["numbered", "blocks as text", "openinference", "vercel", "events", "bodies of events", "contents"],
+)
+def test_spans_of_older_and_other_conventions(named, events):
+    one = span("1", [], [])
+    for name in ("gen_ai.input.messages", "gen_ai.output.messages"):
+        del one["attributes"][name]
+    one["attributes"] |= named
+    one["events"] = [{"name": name, "attributes": inside} for name, inside in events]
+    (found,) = read(lines(one), "spans.jsonl")
+    assert spoken(found) == TALK[: len(found.texts)]
+    assert found.texts
+    assert usage(found) == [(100, None, None, 7)]
+
+
+def test_a_span_of_openinference_has_its_usage_by_its_own_names():
+    named = {
+        "openinference.span.kind": "LLM",
+        "llm.model_name": "claude-sonnet-5",
+        "llm.token_count.prompt": 100,
+        "llm.token_count.completion": 7,
+        "llm.token_count.prompt_details.cache_read": 60,
+        "llm.token_count.prompt_details.cache_write": 30,
+        "llm.input_messages.0.message.role": "user",
+        "llm.input_messages.0.message.contents.0.message_content.text": LIVES,
+    }
+    place = {"context": {"trace_id": "0x1", "span_id": "0x2"}, "start_time": "2026-11-01T10:00:00Z"}
+    (one,) = read(lines({"name": "ChatAnthropic", **place, "attributes": named}), "spans.jsonl")
+    assert (spoken(one), usage(one), one.calls[0].model) == (TALK[:1], [(10, 60, 30, 7)], "claude-sonnet-5")
+
+
+def test_otlp_with_names_in_snake_case():
+    text = {"key": "gen_ai.input.messages", "value": {"string_value": json.dumps(ASKED)}}
+    count = {"key": "gen_ai.usage.input_tokens", "value": {"int_value": "12"}}
+    spans = [{"trace_id": "t", "span_id": "s", "attributes": [text, count]}]
+    (one,) = read(lines({"resource_spans": [{"scope_spans": [{"spans": spans}]}]}), "spans.jsonl")
+    assert (spoken(one), usage(one)) == (TALK[:1], [(12, None, None, 0)])
+
+
+def test_rows_of_litellm_with_the_request_and_the_cache_elsewhere():
+    row = {
+        **{key: value for key, value in LITELLM[0].items() if key not in {"messages", "response", "metadata"}},
+        "messages": {},
+        "proxy_server_request": json.dumps({"messages": ASKED}),
+        "metadata": {"additional_usage_values": {"cache_read_input_tokens": 70}},
+    }
+    (one,) = read(lines(row))
+    assert spoken(one) == TALK[:1]
+    assert (one.calls[0].fresh, one.calls[0].read) == (30, 70)

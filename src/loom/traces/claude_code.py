@@ -79,6 +79,8 @@ class _Conversation:
     session_id: str
     agent: str = ""
     lines: list[_Line] = field(default_factory=list[_Line])
+    repeated: list[RecordedCall] = field(default_factory=list[RecordedCall])
+    """Calls that were copied from an earlier file."""
 
 
 class ClaudeCodeReader:
@@ -116,6 +118,8 @@ class ClaudeCodeReader:
             sessions[session] = None
             if id in self._seen or maybe_text(maybe_table(record.get("forkedFrom")).get("messageUuid")) in self._seen:
                 skipped.append(SkippedLine(number, REPEATED_LINE))
+                call = None if record.get("isSidechain") else self._line(number, id, kind, record).call
+                main.repeated += [call] if call else []
                 continue
             self._seen.add(id)
             line = self._line(number, id, kind, record)
@@ -191,8 +195,11 @@ class ClaudeCodeReader:
         calls: dict[str, RecordedCall] = {}
         compactions: list[RecordedCompaction] = []
         left = list(skipped)
+        repeated = {call.id: call for call in one.repeated}
         for line in one.lines:
-            if line.call and line.call.id not in self._calls:
+            if line.call and line.call.id in self._calls:
+                repeated[line.call.id] = line.call
+            elif line.call:
                 known = calls.get(line.call.id)
                 new = _later(known, line.call) if known else replace(line.call, number=len(texts))
                 calls[new.id] = new
@@ -215,6 +222,7 @@ class ClaudeCodeReader:
             texts=tuple(texts.values()),
             calls=tuple(calls.values()),
             compactions=tuple(compactions),
+            repeated=tuple(repeated.values()),
             skipped=tuple(sorted(left, key=lambda skip: skip.line)),
         )
 

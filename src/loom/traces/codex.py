@@ -66,6 +66,7 @@ class _Session:
     effort: str = ""
     texts: list[SpokenText] = field(default_factory=list[SpokenText])
     calls: list[RecordedCall] = field(default_factory=list[RecordedCall])
+    repeated: list[RecordedCall] = field(default_factory=list[RecordedCall])
     compactions: list[RecordedCompaction] = field(default_factory=list[RecordedCompaction])
     skipped: list[SkippedLine] = field(default_factory=list[SkippedLine])
     once: defaultdict[str, Counter[object]] = field(default_factory=lambda: defaultdict(Counter[object]))
@@ -136,7 +137,7 @@ class CodexReader:
             if digest:
                 digests.append(digest)
             if repeats.has(digest, ends=payload.get("type") in ("user_message", "token_count")):
-                _note_total(one, payload)
+                _repeat_count(one, number, payload, time_of(record.get("timestamp")))
                 one.skip(number, REPEATED_LINE)
                 continue
             self._take(one, number, kind, payload, time_of(record.get("timestamp")))
@@ -152,6 +153,7 @@ class CodexReader:
             texts=tuple(one.texts),
             calls=tuple(one.calls),
             compactions=tuple(one.compactions),
+            repeated=tuple(one.repeated),
             skipped=tuple(sorted(one.skipped, key=lambda skip: skip.line)),
         )
 
@@ -277,28 +279,37 @@ def _rewind(one: _Session, number: int, payload: JsonObject) -> None:
 
 
 def _count(one: _Session, number: int, payload: JsonObject, at: float | None) -> None:
+    counts, usage = _last_counts(one, payload)
+    if any(counts.values()) and not one.is_second("count", "record", _key(counts)):
+        one.calls.append(_call(one, counts, usage, id=f"{one.id}:{number}", line=number, at=at))
+    one.skip(number, EVENT)
+
+
+def _repeat_count(one: _Session, number: int, payload: JsonObject, at: float | None) -> None:
+    """A fork goes on counting from the sums of its parent, and reads what the last call of its parent left.
+
+    A subagent may have other instructions and so another prompt.
+    """
+    if payload.get("type") == "token_count":
+        counts, usage = _last_counts(one, payload)
+        if any(counts.values()) and not one.is_subagent:
+            one.repeated.append(_call(one, counts, usage, id=f"{one.id}:{number}", line=number, at=at))
+
+
+def _last_counts(one: _Session, payload: JsonObject) -> tuple[Counter[str], JsonObject]:
     """The usage of the last call: as it is written, or as the difference of the sums before and after it."""
     info = maybe_table(payload.get("info"))
     total, last = maybe_table(info.get("total_token_usage")), maybe_table(info.get("last_token_usage"))
     sums = _counts(total)
-    is_new = bool(total or last) and (not total or sums != one.total)
-    if is_new:
-        counts = _counts(last)
-        if not last:
-            has_grown = all(sums[name] >= one.total[name] for name in _COUNTS)
-            counts = Counter({name: sums[name] - one.total[name] for name in _COUNTS}) if has_grown else sums
-        if total:
-            one.total = sums
-        if any(counts.values()) and not one.is_second("count", "record", _key(counts)):
-            one.calls.append(_call(one, counts, last or total, id=f"{one.id}:{number}", line=number, at=at))
-    one.skip(number, EVENT)
-
-
-def _note_total(one: _Session, payload: JsonObject) -> None:
-    """A fork goes on counting from the sums of its parent."""
-    if payload.get("type") == "token_count":
-        total = maybe_table(maybe_table(payload.get("info")).get("total_token_usage"))
-        one.total = _counts(total) if total else one.total
+    if not (total or last) or (total and sums == one.total):  # what is written again is no new call
+        return Counter(), {}
+    counts = _counts(last)
+    if not last:
+        has_grown = all(sums[name] >= one.total[name] for name in _COUNTS)
+        counts = Counter({name: sums[name] - one.total[name] for name in _COUNTS}) if has_grown else sums
+    if total:
+        one.total = sums
+    return counts, last or total
 
 
 def _counts(usage: JsonObject) -> Counter[str]:

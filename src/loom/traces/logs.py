@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -69,7 +70,7 @@ def is_log(record: JsonObject) -> bool:
 
 
 def _program(record: JsonObject) -> str | None:
-    if "resourceSpans" in record or (
+    if {"resourceSpans", "resource_spans"} & record.keys() or (
         isinstance(record.get("attributes"), dict | list)
         and {"context", "traceId", "trace_id", "spanId", "span_id"} & record.keys()
     ):
@@ -214,30 +215,44 @@ def _calls(record: JsonObject) -> Iterator[tuple[str, _LoggedCall]]:
 
 
 def _spans(record: JsonObject) -> Iterator[JsonObject]:
-    if "resourceSpans" not in record:
+    resources = _objects(record.get("resourceSpans", record.get("resource_spans")))
+    if not resources:
         yield record
-    for resource in _objects(record.get("resourceSpans")):
-        for scope in _objects(resource.get("scopeSpans")) or _objects(resource.get("instrumentationLibrarySpans")):
+    for resource in resources:
+        name = next((name for name in _SCOPES if name in resource), "")
+        for scope in _objects(resource.get(name)):
             yield from _objects(scope.get("spans"))
 
 
+_SCOPES: Final = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
+_MESSAGES: Final = (
+    ("gen_ai.input.messages", "gen_ai.output.messages"),
+    ("gen_ai.prompt", "gen_ai.completion"),
+    ("llm.input_messages", "llm.output_messages"),
+    ("ai.prompt.messages", "ai.response.text"),
+)
+"""Where messages are: by today's convention, by those before it and OpenLLMetry, by OpenInference, by Vercel's SDK."""
+_SPOKEN_EVENT: Final = re.compile(r"gen_ai\.(?:(system|user|assistant|tool)\.message|choice)")
+_LLM_KIND: Final = "openinference.span.kind"
+
+
 def _of_span(span: JsonObject) -> _LoggedCall | None:
-    given = span.get("attributes")
-    named = _named(given)
-    for event in _objects(span.get("events")):  # some programs write the messages in an event of the span
-        named = {**_named(event.get("attributes")), **named}
-    operation = maybe_text(named.get("gen_ai.operation.name"))
-    if operation not in _CALLS or not any(key.startswith("gen_ai.") for key in named):
+    named = _named(span.get("attributes"))
+    events = [(maybe_text(one.get("name")), _named(one.get("attributes"))) for one in _objects(span.get("events"))]
+    for _, inside in events:  # some programs write the messages in an event of the span
+        named = {**inside, **named}
+    is_call = named.get("gen_ai.operation.name", "") in _CALLS and any(key.startswith("gen_ai.") for key in named)
+    if not is_call and named.get(_LLM_KIND) != "LLM":
         return None
     usage = _span_usage(named)
-    messages = [*_messages(named.get("gen_ai.input.messages")), *_messages(named.get("gen_ai.output.messages"))]
+    messages = _span_messages(named) or [message for event in events for message in _spoken_event(*event)]
     if not usage and not messages:
         return None
     context = maybe_table(span.get("context"))
     trace = _first(span, ("traceId", "trace_id")) or maybe_text(context.get("trace_id"))
     session = _first(named, ("gen_ai.conversation.id", "session.id")) or trace
     id = _first(span, ("spanId", "span_id")) or maybe_text(context.get("span_id"))
-    model = _first(named, ("gen_ai.response.model", "gen_ai.request.model"))
+    model = _first(named, ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name"))
     effort = _first(named, ("gen_ai.request.reasoning_effort", "gen_ai.openai.request.reasoning_effort"))
     return _LoggedCall(session, id, _when(span), model, messages, usage, effort)
 
@@ -249,14 +264,49 @@ def _named(attributes: Any) -> JsonObject:
     )
 
 
+def _span_messages(named: JsonObject) -> list[JsonObject]:
+    """The messages of a span, by the first convention that it keeps."""
+    for sent, came in _MESSAGES:
+        found = [*_messages(_numbered(named, sent)), *_messages(_numbered(named, came), role="assistant")]
+        if found:
+            return found
+    return []
+
+
+def _numbered(named: JsonObject, name: str) -> Any:
+    """The value of an attribute, or the list that stands in attributes such as `NAME.0.content`."""
+    if name in named:
+        return named[name]
+    found: dict[int, JsonObject] = {}
+    for key, value in named.items():
+        number, _, field = key.removeprefix(f"{name}.").partition(".")
+        if key.startswith(f"{name}.") and number.isdecimal() and len(number) < 9:
+            field = field.removeprefix("message.")  # OpenInference
+            parts = _json(value) if field == "content" and isinstance(value, str) else None
+            found.setdefault(int(number), {})[field] = parts if isinstance(parts, list) else value
+            if field.startswith("contents.") and field.endswith(".message_content.text"):
+                found[int(number)].setdefault("parts", []).append({"type": "text", "text": value})
+    return [found[number] for number in sorted(found)]
+
+
+def _spoken_event(name: str, inside: JsonObject) -> list[JsonObject]:
+    """The message that an event of a span is, by the conventions of 2024 and 2025."""
+    match = _SPOKEN_EVENT.fullmatch(name)
+    if not match:
+        return []
+    body = _opened(inside.get("gen_ai.event.content")) or inside
+    return _messages({"content": "", **body, **_opened(body.get("message")), "role": match[1] or "assistant"})
+
+
 def _span_usage(named: JsonObject) -> JsonObject | None:
     """Usage by today's names: what was read and written lies inside the input."""
-    input = _used_by(named, "input_tokens", "prompt_tokens")
-    output = _used_by(named, "output_tokens", "completion_tokens")
+    input = _used_by(named, "input_tokens", "prompt_tokens", "llm.token_count.prompt")
+    output = _used_by(named, "output_tokens", "completion_tokens", "llm.token_count.completion")
     if input is None and output is None:
         return None
-    read = _used_by(named, "cache_read.input_tokens", "cache_read_input_tokens")
-    written = _used_by(named, "cache_creation.input_tokens", "cache_creation_input_tokens")
+    details = "llm.token_count.prompt_details"
+    read = _used_by(named, "cache_read.input_tokens", "cache_read_input_tokens", f"{details}.cache_read")
+    written = _used_by(named, "cache_creation.input_tokens", "cache_creation_input_tokens", f"{details}.cache_write")
     inside = (read or 0) + (written or 0)
     # Some instrumentations pass on Anthropic's input, which leaves them out.
     total = (input or 0) if (input or 0) >= inside else (input or 0) + inside
@@ -266,15 +316,20 @@ def _span_usage(named: JsonObject) -> JsonObject | None:
 
 
 def _used_by(named: JsonObject, *names: str) -> int | None:
-    """A count by today's name, or by the one before."""
-    found = (count_of(named.get(f"gen_ai.usage.{name}")) for name in names)
+    """A count by today's name, or by one before; without a prefix it is one of `gen_ai.usage`."""
+    found = (count_of(named.get(name if name.startswith("llm.") else f"gen_ai.usage.{name}")) for name in names)
     return next((count for count in found if count is not None), None)
+
+
+_OTLP_NAMES: Final = {"int_value": "intValue", "array_value": "arrayValue", "kvlist_value": "kvlistValue"}
+"""Names of OTLP as some programs write them, in JSON of another form."""
 
 
 def _otlp(value: Any, depth: int = 20) -> Any:
     """A value of OTLP, which names its type."""
     given = maybe_table(value)
-    for name, inner in given.items():
+    for given_name, inner in given.items():
+        name = _OTLP_NAMES.get(given_name, given_name)
         if name == "intValue":
             return int(inner) if str(inner).lstrip("-").isdecimal() else None
         if name == "arrayValue":
@@ -330,8 +385,9 @@ def _of_litellm(row: JsonObject) -> _LoggedCall:
     response = _opened(row.get("response"))
     given = (maybe_table(response.get("usage")), maybe_table(metadata.get("usage_object")))
     plain = {name: row[name] for name in ("prompt_tokens", "completion_tokens")}
-    usage = next((one for one in given if one), plain)
-    messages = [*_messages(row.get("messages")), *_answer(response)]
+    usage = next((one for one in given if one), {**plain, **maybe_table(metadata.get("additional_usage_values"))})
+    sent = _messages(row.get("messages")) or _messages(_opened(row.get("proxy_server_request")))
+    messages = [*sent, *_answer(response)]
     session = _first(row, _IDS) or _first(metadata, _IDS)
     id = maybe_text(row.get("id")) or maybe_text(row.get("request_id"))
     return _LoggedCall(session, id, _when(row), maybe_text(row.get("model")), messages, usage)
@@ -367,6 +423,9 @@ def _answer(response: JsonObject) -> list[JsonObject]:
         return [{"role": "assistant", **maybe_table(choice.get("message"))}]
     for candidate in _objects(response.get("candidates"))[:1]:
         return [{**maybe_table(candidate.get("content")), "role": "assistant"}]
+    for one in _objects(_first_of(response.get("generations")))[:1]:  # LangChain: of the first conversation
+        message = _plain_message(maybe_table(one.get("message")))
+        return [{"content": one.get("text"), **message, "role": "assistant"}]
     output = response.get("output")
     if isinstance(output, list):
         return [one for one in _objects(cast("object", output)) if one.get("type", "message") == "message"]
@@ -376,19 +435,52 @@ def _answer(response: JsonObject) -> list[JsonObject]:
 # Messages of every provider.
 
 
+_LANGCHAIN: Final = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "tool"}
+"""Who wrote a message of LangChain, by its type; a piece of a stream is called AIMessageChunk."""
+_TEXTS: Final = ("text", "input_text", "output_text")
+
+
 def _messages(value: Any, role: str = "user") -> list[JsonObject]:
-    """The messages in a value: a list of them, an object with one, a text, or any of these as JSON text."""
+    """The messages in a value: a list of them, an object with one, a text, or any of these as JSON text.
+
+    `role` is that of a text, and of a message that does not say who wrote it.
+    """
     if isinstance(value, str):
         text, value = value, _json(value)
         if value is None:
             return [{"role": role, "content": text}] if text.strip() else []
     if isinstance(value, dict):
-        record = cast("JsonObject", value)
-        inner = next((record[name] for name in ("messages", "input", "contents") if name in record), None)
+        record = _plain_message(cast("JsonObject", value))
+        inner = next((record[name] for name in ("messages", "input", "contents", "kwargs") if name in record), None)
         if inner is not None and "role" not in record:
             return _messages(inner, role)
-        return _answer(record) or ([{"role": role, **record}] if {"content", "parts", "role"} & record.keys() else [])
-    return [{"role": role, **one} for one in _objects(value)]
+        return [{"role": role, **record}] if {"content", "parts", "role"} & record.keys() else _answer(record)
+    rows = cast("list[object]", value) if isinstance(value, list) else []
+    if rows and all(maybe_table(row).get("type") in _TEXTS and "role" not in maybe_table(row) for row in rows):
+        return [{"role": role, "content": rows}]
+    found: list[JsonObject] = []
+    for row in rows:
+        if isinstance(row, dict):
+            found.append({"role": role, **_plain_message(cast("JsonObject", row))})
+        elif isinstance(row, list):  # LangChain calls a model with several conversations at once
+            found += _messages(row, role)
+    return found
+
+
+def _plain_message(record: JsonObject) -> JsonObject:
+    """A message of LangChain in either of the ways it is written, with its role; any other as it is."""
+    kind, inside = maybe_text(record.get("type")), record
+    if kind == "constructor":
+        inside = maybe_table(record.get("kwargs"))
+        names = record.get("id")
+        last = maybe_text(cast("list[Any]", names)[-1]) if isinstance(names, list) and names else ""
+        kind = maybe_text(inside.get("type")) or last
+    elif kind in _LANGCHAIN and isinstance(record.get("data"), dict):
+        inside = maybe_table(record["data"])
+    kind = kind.removesuffix("Chunk").removesuffix("Message").lower()
+    if "role" in inside or kind not in _LANGCHAIN:
+        return record
+    return {**inside, "type": "message", "role": _LANGCHAIN[kind]}
 
 
 def _json(text: str) -> Any:
@@ -408,7 +500,7 @@ def _opened(value: Any) -> JsonObject:
 def _role(message: JsonObject) -> str:
     role = maybe_text(message.get("role"))
     kind = message.get("type", "message")
-    if kind not in ("message", "human", "ai"):  # an item that is a tool call, its result or reasoning
+    if kind != "message":  # an item that is a tool call, its result or reasoning
         return "tool"
     return {"human": "user", "model": "assistant", "ai": "assistant", "function": "tool"}.get(role, role)
 
@@ -419,7 +511,7 @@ def _words(message: JsonObject) -> str:
         return content
     texts: list[str] = []
     for part in _objects(content):
-        if part.get("type", "text") in ("text", "input_text", "output_text"):
+        if part.get("type", "text") in _TEXTS:
             text = part.get("text", part.get("content"))
             texts += [text] if isinstance(text, str) and text.strip() else []
     return "\n\n".join(texts)
@@ -431,6 +523,10 @@ def _when(row: JsonObject) -> float | None:
 
 def _first(row: JsonObject, names: Iterable[str]) -> str:
     return next((str(row[name]) for name in names if row.get(name)), "")
+
+
+def _first_of(value: Any) -> Any:
+    return next(iter(cast("list[Any]", value)), None) if isinstance(value, list) else None
 
 
 def _objects(value: Any) -> list[JsonObject]:

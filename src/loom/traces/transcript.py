@@ -98,6 +98,8 @@ class Transcript:
     texts: tuple[SpokenText, ...] = ()
     calls: tuple[RecordedCall, ...] = ()
     compactions: tuple[RecordedCompaction, ...] = ()
+    repeated: tuple[RecordedCall, ...] = ()
+    """Calls that were copied from another file, and count there: they tell what was cached before the first own one."""
     skipped: tuple[SkippedLine, ...] = field(default=(), repr=False)
 
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,8 @@ from loom.context.cache.simulate import replay
 from loom.traces.transcript import RecordedCall, RecordedCompaction, SkippedLine, Transcript
 from tests.context.cache import layouts
 from tests.context.cache.recorded_sessions import MAKERS, coding_session, not_reported, service_session
+from tests.traces import rollouts
+from tests.traces.claude import assistant, text_of, used, user
 
 PLANTED = 8
 CLEAN = 32
@@ -386,3 +390,47 @@ def test_a_chart_of_many_requests_says_that_it_merges_them() -> None:
     assert "each bar is the mean of 3 requests" in chart
     assert chart.count('class="lost"') == 2  # in the chart, and in the legend
     assert requests_chart([]).count("<g>") == 0
+
+
+# Files: what one copied from another says what was cached.
+
+
+@pytest.mark.parametrize("others", [("b.jsonl",), ()], ids=["beside the first", "alone"])
+def test_a_pause_before_a_session_was_resumed_is_found_with_or_without_the_file_it_copied(
+    tmp_path: Path, others: tuple[str, ...]
+) -> None:
+    first = [user("u1", None, "One."), assistant("a2", "u1", "Two.", usage=used(3, 9, short=20_000))]
+    own = [
+        user("u3", "a2", "Three.", sessionId="later", timestamp="2026-11-02T13:00:00.000Z"),
+        assistant(
+            "a4",
+            "u3",
+            "Four.",
+            usage=used(3, 9, short=20_100),
+            sessionId="later",
+            timestamp="2026-11-02T13:00:05.000Z",
+        ),
+    ]
+    for name in others:
+        (tmp_path / name).write_text(text_of(*first))
+    (tmp_path / "a.jsonl").write_text(text_of(*({**one, "sessionId": "later"} for one in first), *own))
+    found = audit([tmp_path])
+    assert [(one.cause, one.lost) for one in found.collapses] == [("idle", 20_000)]
+    assert (found.requests, sum(one.repeated for one in found.sessions)) == (2, len(others))
+
+
+def test_a_fork_of_codex_is_held_against_what_its_parent_left(tmp_path: Path) -> None:
+    def count(minute: int, total: int, prompt: int, read: int) -> dict[str, Any]:
+        line = rollouts.counted((total, 29_952, minute), (prompt, read, 1))
+        return {**line, "timestamp": f"2026-11-03T11:{minute:02}:00.000Z"}
+
+    parent = [rollouts.meta("one"), rollouts.turn(), *rollouts.said("Go.")]
+    parent += [count(1, 30_000, 30_000, 0), count(2, 61_000, 31_000, 29_952)]
+    own = [*rollouts.said("On."), *(count(2 + n, 61_000 + 40_000 * n, 32_000 + 500 * n, 4_096) for n in (1, 2, 3, 4))]
+    (tmp_path / "rollout-1.jsonl").write_text(rollouts.text_of(*parent))
+    fork = [rollouts.meta("two", forked_from_id="one"), *parent[1:], *own]
+    (tmp_path / "rollout-2.jsonl").write_text(rollouts.text_of(*fork))
+    found = audit([tmp_path])
+    assert (found.requests, [one.requests for one in found.sessions]) == (6, [2, 4])
+    assert found.sessions[1].repeated == 2
+    assert [one.calls[0].collapse is not None for one in found.sessions] == [False, True]

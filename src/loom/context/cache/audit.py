@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from loom.context.cache.collapses import (
@@ -342,8 +343,9 @@ class _OneSession:
     """One conversation, whose parts may come one after another."""
 
     def __init__(self, transcript: Transcript, shared: _Shared) -> None:
-        self._of = replace(transcript, texts=(), calls=(), compactions=(), skipped=())
+        self._of = replace(transcript, texts=(), calls=(), compactions=(), repeated=(), skipped=())
         self._shared = shared
+        self._copied: list[RecordedCall] = []
         self._calls: list[RecordedCall] = []
         self._compactions: list[RecordedCompaction] = []
 
@@ -351,15 +353,16 @@ class _OneSession:
         """Add the calls of the conversation, or of the next part of it."""
         # A failed call has no usage, and programs write it down under a model of their own.
         self._calls += (call for call in transcript.calls if prompt_of(call) or call.output)
+        self._copied += transcript.repeated
         self._compactions += transcript.compactions
         if transcript.title:
             self._of = replace(self._of, title=transcript.title)
 
     def audited(self) -> AuditedSession:
         calls: list[AuditedCall] = []
-        repeated = 0
-        finder = CollapseFinder(self._calls, self._compactions, self._shared.rates)
-        for call, collapse, missed in finder:
+        repeated = len(self._copied)
+        finder = CollapseFinder([*self._copied, *self._calls], self._compactions, self._shared.rates)
+        for call, collapse, missed in islice(finder, repeated, None):
             key = (call.id, call.at, call.model, call.fresh, call.read, call.output)
             if call.id and key in self._shared.seen:
                 repeated += 1
