@@ -190,6 +190,19 @@ async def test_an_answer_in_one_piece_is_recorded_compressed_or_not(encoding: st
     assert (one.cache_read, one.cache_write, one.write_5m, one.write_1h) == (100, 30, 10, 20)
 
 
+async def test_a_small_body_that_would_fill_the_memory_is_passed_on_and_not_read() -> None:
+    store = open_checkpoints("inmemory")
+    usage = {"input_tokens": 7, "output_tokens": 3}
+    body = b" " * 70_000_000 + json.dumps({"model": "claude-sonnet-5", "usage": usage}).encode()
+    bomb = gzip.compress(body, 1)
+    async with bench(AnthropicWire(), store) as b:
+        b.provider.script(Refused(200, bomb, {"content-encoding": "gzip"}))
+        async with b.client.stream("POST", "/v1/messages", json=asked("Hello")) as response:
+            assert b"".join([piece async for piece in response.aiter_raw()]) == bomb
+    (one,) = await records(store)
+    assert one.usage is None
+
+
 @pytest.mark.parametrize(
     ("line", "error"),
     [

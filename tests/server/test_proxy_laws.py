@@ -174,7 +174,7 @@ async def test_what_was_sent_before_is_not_rewritten_but_by_a_compaction_that_sa
 
 
 def _digests(one: Passed, *, ours: bool) -> list[str]:
-    return RequestText.of(one.prepared.body if ours else one.sent.body, WIRES[one.sent.path]).digests()
+    return RequestText.of(one.prepared.body if ours else one.sent.body, WIRES[one.sent.path]).digests
 
 
 @pytest.mark.parametrize("seed", range(TRACES))

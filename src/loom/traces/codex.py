@@ -301,7 +301,7 @@ def _last_counts(one: _Session, payload: JsonObject) -> tuple[Counter[str], Json
     info = maybe_table(payload.get("info"))
     total, last = maybe_table(info.get("total_token_usage")), maybe_table(info.get("last_token_usage"))
     sums = _counts(total)
-    if not (total or last) or (total and sums == one.total):  # what is written again is no new call
+    if not (total or last) or (total and sums == one.total):  # it is written once more
         return Counter(), {}
     counts = _counts(last)
     if not last:

@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -21,6 +22,7 @@ from anyio.lowlevel import checkpoint
 
 from loom.core.clock import Clock, SystemClock
 from loom.core.scope import Scope as Owner
+from loom.core.threads import off_loop
 from loom.errors import MissingExtra, NotFound, UsageError
 from loom.protocols.checkpoint_store import CheckpointStore
 from loom.server.tokens import ANYBODY, Token, TokenFile
@@ -240,7 +242,9 @@ class _Door:
         now = self._clock.now()
         prepared = None
         if self._editor is not None and encoding in {b"", b"identity"}:
-            named = owner if owner.session_id else owner.for_session(session_of_body(body))
+            named = owner
+            if not owner.session_id:
+                named = owner.for_session(await off_loop(len(body), partial(session_of_body, body)))
             read = self._doorman.how_to_read(dict(headers), named)
             prepared = await self._editor.prepare(Arrived(named, self._name, self._path, body, now, read))
             owner, body = named, prepared.body

@@ -88,7 +88,7 @@ def new_compaction(
     record = fit(snapshot_of([one for one in shown if one]), _SUMMARY_TOKENS, counter)
     if record is None:
         return None, "not even the frame of a summary fits"
-    text, digest = record.message.text, prefix_digest(request.digests()[first:cut])
+    text, digest = record.message.text, prefix_digest(request.digests[first:cut])
     id = sha256(f"{digest}{model}{text}".encode()).hexdigest()[:12]
     return CompactedPrefix(session_digest(session_id) + id, model, first, cut, digest, kept_request, text), ""
 

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from json import JSONDecodeError, JSONDecoder
 from typing import Any, Final, Literal, TypeAlias, cast
@@ -241,6 +242,7 @@ class RequestText:
         texts = [text for part in parts if isinstance(text := part.get("text"), str)]
         return "\n".join(text for text in texts if not text.lstrip().startswith(REMINDER)).strip()
 
+    @cached_property
     def digests(self) -> list[str]:
         """A digest of each message. Markers, which move, do not count; a text may be alone or in a block."""
         return [

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from itertools import count
 from typing import Any, Final, cast
 
@@ -168,7 +169,6 @@ class _Request:
 
     text: RequestText
     keys: Sequence[str]
-    digests: Sequence[str]
     info: ModelInfo
     counter: TokenCounter
     books: Books
@@ -222,7 +222,7 @@ class RequestEditor:
             request = await self._read(conversation, text, arrived)
             left_out: dict[str, str] = {}
             now = await self._drafted(conversation, request, left_out)
-            return self._finished(conversation, request, now, left_out)
+            return await self._finished(conversation, request, now, left_out)
 
     async def _read(self, conversation: Conversation, text: RequestText, arrived: Arrived) -> _Request:
         known = arrived.upstream if arrived.upstream in {"anthropic", "openai"} else None
@@ -238,7 +238,8 @@ class RequestEditor:
         ledger = conversation.ledgers.setdefault(model, CostLedger(info.cache, self._features.advance))
         account = self._account(conversation.scope, arrived.upstream, model, info)
         books = Books((ledger, account), at, direct)
-        return _Request(text, message_keys(text), text.digests(), info, counter, books, known, arrived.read)
+        keys = await off_loop(len(text.text), lambda: message_keys(text))
+        return _Request(text, keys, info, counter, books, known, arrived.read)
 
     def _chain(
         self, conversation: Conversation, text: RequestText, provider: str | None, counter: TokenCounter, at: float
@@ -251,7 +252,7 @@ class RequestEditor:
 
     async def _drafted(self, conversation: Conversation, request: _Request, left_out: dict[str, str]) -> _Tried:
         features = self._features
-        compaction = stored_compaction(request.digests, request.model, conversation.compactions)
+        compaction = stored_compaction(request.text.digests, request.model, conversation.compactions)
         now = await self._try(conversation, request, _Draft(conversation.results, conversation.added, compaction))
         if features.shorten_tools:
             now = await self._shorten(conversation, request, now, left_out)
@@ -290,7 +291,10 @@ class RequestEditor:
     ) -> _Tried:
         left_whole = frozenset(conversation.left_whole)
         session_id = conversation.scope.session_id or ""
-        found = new_results(request.text, conversation.results, left_whole, session_id, request.read)
+        known = dict(conversation.results)
+        found = await off_loop(
+            len(request.text.text), lambda: new_results(request.text, known, left_whole, session_id, request.read)
+        )
         if not found:
             return now
         shorter = {one.key: one.short for one in found}
@@ -344,7 +348,8 @@ class RequestEditor:
         self, conversation: Conversation, request: _Request, now: _Tried, left_out: dict[str, str]
     ) -> _Tried:
         assert self._features.compact is not None
-        made, why = new_compaction(
+        compacted = partial(
+            new_compaction,
             request.text,
             request.books.direct,
             model=request.model,
@@ -352,6 +357,7 @@ class RequestEditor:
             budget=self._features.compact,
             counter=request.counter,
         )
+        made, why = await off_loop(len(request.text.text), compacted)
         if made is None:
             left_out["compact"] = why
             return now
@@ -367,7 +373,7 @@ class RequestEditor:
         conversation.compactions.append(made)
         return tried
 
-    def _finished(
+    async def _finished(
         self, conversation: Conversation, request: _Request, now: _Tried, left_out: dict[str, str]
     ) -> Prepared:
         """The request with its markers, its record, and what happens when it is answered."""
@@ -377,14 +383,15 @@ class RequestEditor:
             writes = self._features.markers
             placed = place_markers(chain, books, now.places, writes=writes, grown=self._is_new(conversation, request))
             if marks := {**now.marks, **placed.marks}:
-                text = text.edited([text.mark(chain.blocks[i].path, ttl) for i, ttl in marks.items()])
+                edits = [text.mark(chain.blocks[i].path, ttl) for i, ttl in marks.items()]
+                text = await off_loop(len(text.text), partial(text.edited, edits))
                 record["markers"] = marker_record(chain, marks)
             if writes and placed.why_not:
                 left_out["markers"] = placed.why_not
             chain = placed.chain
         elif self._features.markers:
             left_out["markers"] = "this provider takes none of Anthropic's markers"
-        record |= self._counts(request, now, left_out)
+        record |= await off_loop(len(text.text), partial(self._counts, request, now, left_out))
         headers: list[tuple[bytes, bytes]] = []
         if now.draft.compaction is not None:
             done = now.draft.compaction

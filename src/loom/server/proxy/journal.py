@@ -39,6 +39,8 @@ _log = logging.getLogger(__name__)
 
 _REPLY_BYTES: Final = 32_000_000
 """Bytes of an answer that are kept until it is recorded; of a longer one the usage is not read."""
+_DECODED_BYTES: Final = 64_000_000
+"""Bytes of a body without its encoding: a megabyte of zip may hold a gigabyte."""
 _WAITING_CALLS: Final = 1_000
 _WAITING_BYTES: Final = 256_000_000
 """How much may wait to be recorded. What comes on top is passed on, and not recorded."""
@@ -308,12 +310,21 @@ def _error_of(call: Call, answer: _Answer) -> str | None:
 
 
 def _decoded(data: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:
-    """A body without its content encoding; empty where it cannot be decoded here."""
+    """A body without its content encoding; empty where it cannot be decoded here, or would fill the memory."""
     kept = [(name, value) for name, value in headers if name.lower() == b"content-encoding"]
+    if not kept:
+        return data
+    pieces: list[bytes] = []
+    size = 0
     try:
-        return httpx2.Response(200, headers=kept, content=data).content
+        for piece in httpx2.Response(200, headers=kept, stream=httpx2.ByteStream(data)).iter_bytes():
+            size += len(piece)
+            if size > _DECODED_BYTES:
+                return b""
+            pieces.append(piece)
     except httpx2.DecodingError:
         return b""
+    return b"".join(pieces)
 
 
 def _object(data: bytes | str) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def message_keys(request: RequestText) -> list[str]:
     """A key for each message: its digest, and how often the same one came before it."""
     seen: Counter[str] = Counter()
     keys: list[str] = []
-    for digest in request.digests():
+    for digest in request.digests:
         seen[digest] += 1
         keys.append(f"{digest}.{seen[digest]}")
     return keys
