@@ -24,9 +24,9 @@ from loom.testing import FakeClock, ScriptedModel
 PLACE: Final = Path(__file__).parents[1] / "docs" / "pictures" / "first.svg"
 _BEGUN: Final = datetime(2026, 3, 2, 9, tzinfo=UTC)
 _TALK: Final = (
-    (0, "Hi, I'm Ana. I live in Madrid and I work at Acme."),
-    (12, "My sister is called Maria."),
-    (20, "I moved to Lisbon."),
+    (0, "Hi, I'm Alice. I live in Tokyo and I work at Acme."),
+    (12, "My sister is called Anna."),
+    (20, "I moved to Berlin."),
     (11, "I left Acme and work at Initech now."),
 )
 _RULES: Final = " ".join(f"Rule {n}: name the station, the day and the price of each train." for n in range(30))
@@ -36,6 +36,7 @@ _ANSWER: Final = (
 _FRAME: Final = LivesFrame(width=500, left=170, row=24, letters=22, top=14, ticks=2)
 _STYLE: Final = """
 text { font: 13px system-ui, sans-serif; fill: #1b1f24; } .title { font-weight: 600; font-size: 14px; }
+.note { font-weight: 400; font-size: 13px; }
 .dim, .tick { fill: #59636e; } .tick { font-size: 12px; } text.ended, text.retired { fill: #59636e; }
 text.retired { text-decoration: line-through; } .in { fill: #000; } .axis { stroke: #d5dae0; }
 .s0 { fill: #9d90d3; } .s1 { fill: #6aa5d3; } .s4 { fill: #aab3bd; } .s5 { fill: #e5a341; } .s6 { fill: #dd8cac; }
@@ -74,13 +75,13 @@ async def conversation(url: str) -> tuple[RequestRecord, tuple[Fact, ...], datet
     async with Agent(_RULES, model=model, memory=url, tools=[search_trains], facts="rules", clock=clock) as agent:
         for days, text in _TALK:
             clock.advance(timedelta(days=days))
-            await agent.run(text, user_id="ana", session_id="trip")
+            await agent.run(text, user_id="alice", session_id="trip")
         clock.advance(timedelta(minutes=1))
-        await agent.run("Which train do I take to my sister?", user_id="ana", session_id="trip")
-        session = await agent.session(user_id="ana", session_id="trip")
+        await agent.run("Which train do I take to my sister?", user_id="alice", session_id="trip")
+        session = await agent.session(user_id="alice", session_id="trip")
         records = await session.requests()
         assert agent.memory is not None
-        facts = await agent.memory.facts(user_id="ana", history=True)
+        facts = await agent.memory.facts(user_id="alice", history=True)
     return records[-1], facts, clock.now() + timedelta(days=9)
 
 
@@ -98,9 +99,12 @@ def drawn_from(record: RequestRecord, facts: tuple[Fact, ...], now: datetime) ->
         f"<style>{_STYLE}</style>"
         '<text class="title" x="0" y="14">What the model saw, and what the cache did</text>'
         f"{_placed(window, 0, 30, 400, 84)}"
-        f'<text class="dim" x="0" y="{height - 28}">Above: the sections of the prompt. Below: what was read</text>'
-        f'<text class="dim" x="0" y="{height - 10}">from the cache, at a tenth of the price.</text>'
-        '<text class="title" x="450" y="14">What was true, and when it was learned</text>'
+        f'<text class="dim" x="0" y="{height - 34}">Above, the prompt by section: recalled memory comes last.</text>'
+        f'<text class="dim" x="0" y="{height - 16}">Below, what the cache gave, at a tenth of the price.</text>'
+        '<text class="title" x="450" y="14">Facts have a history'
+        '<tspan class="dim note" dx="20">◇ learned</tspan>'
+        '<tspan class="dim note" dx="14">&#215; no longer believed</tspan>'
+        "</text>"
         f"{_placed(lives, 450, 26, 500, height - 30)}</svg>\n"
     )
 

@@ -75,3 +75,29 @@ async def test_an_application_takes_every_place_that_a_memory_takes(tmp_path: An
         await agent.run("I live in Lisbon.", user_id="ann")
         assert agent.memory
         assert (await agent.memory.recall("Where do I live?", user_id="ann")).hits
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"role": "user", "content": "Hi."}, r"give text, or Message\.user"),
+        ([{"role": "user", "content": "Hi."}], "give the newest message alone"),
+        ("  ", "the message is empty"),
+        (None, "give text"),
+    ],
+)
+async def test_what_is_not_a_message_of_the_user_says_what_to_give(given: Any, says: str) -> None:
+    async with Agent(model=ScriptedModel(echo)) as agent:
+        with pytest.raises(UsageError, match=says):
+            await agent.run(given, user_id="ann")
+
+
+async def test_without_a_model_a_question_is_not_noted_and_how_to_name_one_is_said_once() -> None:
+    async with Agent() as agent:
+        first = await agent.run("Where is the boat?", user_id="ann", session_id="s")
+        assert first.text.startswith("Nothing about this is in memory (no language model is connected")
+        second = await agent.run("The boat is in Yokohama.", user_id="ann", session_id="s")
+        assert second.text == "Noted."
+        third = await agent.run("Where is the boat?", user_id="ann", session_id="s")
+        assert third.text.startswith("From memory:\n")
+        assert "Where is" not in third.text

@@ -45,7 +45,7 @@ def test_another_user_is_told_nothing(chat):
 
 def test_piped_lines_are_one_conversation(chat):
     done = chat(lines=["I live in Oslo.", "", "My sister Anna has a boat.", "/context"])
-    assert done.stdout.startswith("offline:memory; /context")
+    assert done.stdout.startswith("offline:memory, user me; /help lists the commands")
     assert "turn 2:" in done.stdout
     assert done.stderr == "", "nobody types, so there is no prompt"
 
@@ -104,7 +104,7 @@ def test_compact_and_undo(chat):
 
 
 def test_help_lists_the_commands(chat):
-    shown = chat(lines=["/help"]).stdout.splitlines()[-1]
+    shown = [line.split()[0] for line in chat(lines=["/help"]).stdout.splitlines() if line.startswith("/")]
     for command in (
         "/context",
         "/memory",
@@ -118,6 +118,21 @@ def test_help_lists_the_commands(chat):
         "/quit",
     ):
         assert command in shown
+
+
+def test_a_conversation_is_continued_by_its_first_words(chat):
+    chat("I live in Oslo, by the sea.", "--session", "trip")
+    chat("My boat is red.", "--session", "boat")
+    found = events(chat("Where do I live?", "--json", "--session", "i live in"))
+    assert {event["session_id"] for event in found} == {"trip"}
+    chat("I live in Rome now.", "--session", "news")
+    assert "2 conversations begin with 'I live'" in chat("Where?", "--session", "I live", code=2).stderr
+    fresh = events(chat("Hello.", "--json", "--session", "two words"))
+    assert {event["session_id"] for event in fresh} == {"two words"}
+
+
+def test_an_unknown_command_names_the_one_that_is_meant(chat):
+    assert "did you mean '/context'?" in chat(lines=["/contxt"]).stderr
 
 
 def test_quit_ends_it(chat):
@@ -149,7 +164,7 @@ def test_commands_as_lines_of_json(chat):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("/nope", "there is no /nope; /context"),
+        ("/nope", "there is no /nope; /help lists the commands"),
         ("/forget", "name what to forget"),
         ("/forget nothing", "there is nothing with the id 'nothing'"),
         ("/confirm", "name what to confirm"),
@@ -174,7 +189,7 @@ def test_a_mistake_ends_the_line_and_not_the_conversation(chat, line, message):
         (["hi", "--model", "anthropic:claude-sonnet-5"], "ANTHROPIC_API_KEY"),
         (["hi", "--memory", "carrier-pigeon:x"], "there is no memory backend"),
         (["hi", "--user", ""], "user_id"),
-        ([""], "a session takes text"),
+        ([""], "the message is empty"),
     ],
 )
 def test_what_cannot_work_says_what_to_do(chat, args, message):
@@ -184,7 +199,7 @@ def test_what_cannot_work_says_what_to_do(chat, args, message):
 
 
 def test_a_command_that_is_almost_right_is_corrected(chat):
-    assert "there is no /memry; did you mean 'memory'?" in chat("/memry", code=2).stderr
+    assert "there is no /memry; did you mean '/memory'?" in chat("/memry", code=2).stderr
 
 
 def test_memory_tools_are_there_only_when_asked_for(chat):

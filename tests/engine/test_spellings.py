@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from loom import Agent, Memory, Session, open_checkpoints, open_memory, open_memory_sync, open_model
+from loom import (
+    Agent,
+    Context,
+    Memory,
+    Session,
+    open_checkpoints,
+    open_memory,
+    open_memory_sync,
+    open_model,
+    plan,
+)
 from loom.errors import UsageError
 from loom.testing import ScriptedModel
 
@@ -135,3 +145,33 @@ def test_an_agent_says_so_too_and_what_is_there_is_there() -> None:
             agent.runsync("Hi.")  # type: ignore[attr-defined]
         assert not hasattr(agent, "invoke")
         assert callable(agent.blocking.run)
+
+
+def test_a_path_and_a_mapping_without_a_backend_say_how_to_name_a_file(tmp_path: Any) -> None:
+    given: Any = tmp_path / "x.db"
+    with pytest.raises(UsageError, match=r"for a file write 'sqlite:.*x\.db'"):
+        open_memory(given)
+    with pytest.raises(UsageError, match=r"no backend; write {'backend': 'sqlite', 'path': 'x.db'}"):
+        Agent(memory={"path": "x.db"})
+
+
+def test_a_memory_that_is_made_as_elsewhere_says_how_to_open_one() -> None:
+    with pytest.raises(UsageError, match=r"and none is given; write Memory\.open\(URL\), or open_memory\(URL\)"):
+        Memory()
+    memory: Any = open_memory("inmemory")
+    with pytest.raises(UsageError, match=r"use open_memory_sync\(\) for a plain `with`"), memory:
+        pass
+
+
+@pytest.mark.parametrize("approve", [True, "always"])
+def test_an_approval_that_is_not_a_function_is_refused(approve: Any) -> None:
+    for make in (Agent, Session):
+        with pytest.raises(UsageError, match="is not a function; give one that takes a ToolRequest"):
+            make(model=ScriptedModel(["Hi."]), approve=approve)
+
+
+def test_a_choice_that_is_almost_right_is_corrected() -> None:
+    with pytest.raises(UsageError, match=r"did you mean 'summarize'\?"):
+        Agent(compaction={"strategy": "sumarize"})
+    with pytest.raises(UsageError, match=r"did you mean 'anthropic'\?"):
+        plan(Context("a").compile(), "antropic", "claude-sonnet-5")

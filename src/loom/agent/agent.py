@@ -33,6 +33,7 @@ from loom.protocols.tool import CALLABLE, Approve, Tool, ToolError, ToolOutput
 from loom.session.config import SessionConfig
 from loom.session.reply import PendingReply, Reply
 from loom.session.session import Session
+from loom.session.tools import check_approve
 from loom.session.turn import TurnOptions
 from loom.telemetry import Bill, Ledger, metered
 
@@ -158,6 +159,7 @@ class Agent:
             name: what it is called.
             clock: what time it is.
         """
+        check_approve(approve)
         self.model: Model = open_model(model)
         self.name = name
         self._ledger = Ledger()

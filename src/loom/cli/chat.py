@@ -18,6 +18,7 @@ from loom.cli.output import Stream, console, plain, print_json, shortened
 from loom.cli.store import DEFAULT, WHO, run_and_close
 from loom.cli.terminal import LineReader, Waiting, Wrap
 from loom.core.checks import did_you_mean
+from loom.core.scope import Scope
 from loom.errors import LoomError, NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -36,10 +37,21 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 OFFLINE = "offline:memory"
 """The built-in model that costs nothing."""
-_HELP = (
-    "/context  /cost  /memory [QUESTION]  /forget ID  /standing  /confirm ID  /reject ID  /compact  /undo  "
-    "/sessions  /help  /quit"
-)
+_HELP = {
+    "/memory": "what is known about you, and shown in every turn",
+    "/memory QUESTION": "what is found for a question, with ids",
+    "/forget ID": "forget a record",
+    "/standing": "your standing instructions, with ids",
+    "/confirm ID": "let an instruction stand that waits for it",
+    "/reject ID": "end an instruction",
+    "/context": "what the next request would hold",
+    "/cost": "what was spent, and on learning",
+    "/compact": "shorten the history",
+    "/undo": "reverse the last compaction",
+    "/sessions": "earlier conversations, by their first words",
+    "/help": "this list",
+    "/quit": "end the chat, as Ctrl-D does",
+}
 _EARLIER = "loom-chat.db"
 """The file of chats before they shared that of `loom memory`."""
 _RECENT = 20
@@ -55,7 +67,10 @@ def chat(
         str, typer.Option("--memory", "--url", help="The store of the agent's memory.", envvar="LOOM_MEMORY")
     ] = DEFAULT,
     user: Annotated[str, typer.Option(help="Your user id.", envvar="LOOM_USER")] = WHO,
-    session: Annotated[str | None, typer.Option(help="The conversation to continue; by default, a new one.")] = None,
+    session: Annotated[
+        str | None,
+        typer.Option(help="The conversation to continue, by its id or its first words; by default, a new one."),
+    ] = None,
     instructions: Annotated[str, typer.Option(help="The agent's instructions.")] = "You are a helpful assistant.",
     memory_tools: Annotated[
         bool,
@@ -109,8 +124,11 @@ class Chat:
 
     def __init__(self, agent: Agent, user: str, session: str | None, *, place: str, json: bool) -> None:
         self._agent: SyncAgent = agent.blocking
-        self._session: SyncSession = self._agent.session(user_id=user, session_id=session)
         self._place = place
+        self._begins = ""  # the first words of the conversation that is continued, if it was named by them
+        if session is not None and " " in session.strip():
+            session = self._session_that_begins(session.strip(), user)
+        self._session: SyncSession = self._agent.session(user_id=user, session_id=session)
         self._json = json
         self._known: set[str] | None = None  # instructions that the user has already been shown
         self._out = console()
@@ -140,7 +158,12 @@ class Chat:
             return
         reader = LineReader()
         if not self._json:
-            self._out.print(Text(f"{self._agent.model.name}; {_HELP}", style="dim"))
+            line = (
+                f"{self._agent.model.name}, user {self._session.scope.user_id}; /help lists the commands, Ctrl-D ends"
+            )
+            self._out.print(Text(line, style="dim"))
+            if self._begins:
+                self._out.print(Text(f"continuing {self._begins!r}", style="dim"))
             for note in self._agent.notes:
                 self._out.print(Text(f"! {note}", style="yellow"))
         if reader.has_history:
@@ -200,7 +223,8 @@ class Chat:
             return
         name, _, rest = line[1:].partition(" ")
         if name not in self._commands:
-            raise UsageError(f"there is no /{name}{did_you_mean(name, self._commands) or f'; {_HELP}'}")
+            hint = did_you_mean(f"/{name}", [f"/{known}" for known in self._commands])
+            raise UsageError(f"there is no /{name}{hint or '; /help lists the commands'}")
         self._commands[name](rest.strip())
 
     def _send(self, text: str) -> None:
@@ -377,15 +401,31 @@ class Chat:
         found = self._recent()
         lines = [f"{one.id}  {one.last.at:%Y-%m-%d %H:%M}  {shortened(one.begins)}" for one in found]
         listed = [{"session": one.id, "last": one.last.at, "begins": one.begins} for one in found]
-        hint = "loom chat --session ID continues one of them"
+        hint = "loom chat --session ID continues one of them, and so does --session with two or more of its first words"
         self._print("\n".join([*lines, hint] if lines else ["no conversations are saved yet"]), sessions=listed)
 
     def _recent(self) -> list[SessionLine]:
+        return self._recent_of(self._session.scope.for_user())
+
+    def _recent_of(self, user: Scope) -> list[SessionLine]:
         from loom.admin.sessions import recent_sessions
 
-        return (
-            self._read_saved(lambda store: recent_sessions(store, self._session.scope.for_user(), limit=_RECENT)) or []
-        )
+        return self._read_saved(lambda store: recent_sessions(store, user, limit=_RECENT)) or []
+
+    def _session_that_begins(self, words: str, user: str) -> str:
+        """The id of the recent conversation that begins with these words; the words themselves where none does."""
+        recent = self._recent_of(Scope("default", user))
+        begin = words.casefold()
+        found = [one for one in recent if one.id != words and one.begins.casefold().startswith(begin)]
+        if any(one.id == words for one in recent) or not found:
+            return words
+        if len(found) > 1:
+            ids = ", ".join(one.id for one in found)
+            raise UsageError(
+                f"{len(found)} conversations begin with {words!r}: {ids}; give one of these, or more words"
+            )
+        self._begins = shortened(found[0].begins)
+        return found[0].id
 
     def _earlier_lines(self) -> list[str]:
         """What the user said in earlier conversations, oldest first.
@@ -415,7 +455,9 @@ class Chat:
         return None
 
     def _help(self, _: str) -> None:
-        self._print(_HELP, commands=[f"/{name}" for name in (*self._commands, "quit")])
+        width = max(map(len, _HELP))
+        lines = [f"{command:{width}}  {about}" for command, about in _HELP.items()]
+        self._print("\n".join(lines), commands=[f"/{name}" for name in (*self._commands, "quit")])
 
 
 def _instructions(found: Standing) -> list[tuple[str, str, bool]]:

@@ -12,12 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from loom.admin.sessions import compact_saved, find_checkpoint, recent_sessions, saved_session
-from loom.cli.output import Json, console, echo_json, print_json, write_file
+from loom.cli.output import Json, console, echo_json, print_json, print_listed, write_file
 from loom.cli.store import DEFAULT, WHO, run_and_close
 from loom.core.codec import log_to_dict
 from loom.core.message import plain
 from loom.core.scope import Scope
-from loom.text.fence import one_line
 
 if TYPE_CHECKING:
     from loom.core.log import Checkpoint
@@ -42,8 +41,6 @@ Id = Annotated[str, typer.Argument(help="The id of the conversation.")]
 At = Annotated[str | None, typer.Option("--at", help="A checkpoint id, or the number of a turn; by default, the last.")]
 _T = TypeVar("_T")
 _WIDEST = 10_000
-_WORDS = 60
-"""Characters of the first words of a conversation."""
 
 
 def _run(store: str, work: Callable[[CheckpointStore], Awaitable[_T]]) -> _T:
@@ -75,19 +72,12 @@ def list_(
     if not found:
         console().print(Text(f"user {user!r} has no conversations here"))
         return
-    table = Table("session", "last saved", "turns", "checkpoints", "tokens", "begins with", box=None, pad_edge=False)
     for line in found:
         tokens = line.last.usage.input + line.last.usage.output
-        counts = (f"{count:,}" for count in (line.last.turn, line.checkpoints, tokens))
-        table.add_row(Text(line.id), _time(line.last), *counts, Text(_beginning(line.begins)))
-    _print_whole(table)
+        counts = f"turns: {line.last.turn:,}, checkpoints: {line.checkpoints:,}, tokens: {tokens:,}"
+        print_listed(line.id, line.begins, f"{counts}, saved {_time(line.last)}")
     if more:
         console().print(Text(f"there are more; --limit {limit * 2} shows them"))
-
-
-def _beginning(text: str) -> str:
-    line = one_line(text)
-    return line if len(line) <= _WORDS else f"{line[:_WORDS].rstrip()}\N{HORIZONTAL ELLIPSIS}"
 
 
 def _time(checkpoint: Checkpoint) -> str:

@@ -180,7 +180,8 @@ def copy(
     """Copy all data of all users, sessions included, to another store; if interrupted, run it again to continue.
 
     Records with the same id are replaced in DST; its other records stay. Do not write to either store during the copy.
-    Afterwards both sides are counted and compared by digest; exit code 1 if they differ.
+    Afterwards both sides are counted and compared by digest, user by user (--json shows all); exit code 1 if they
+    differ.
     """
     from loom.admin.copy import copy_places
 
@@ -195,17 +196,28 @@ def copy(
         raise typer.Exit(1)
 
 
+_DIFFERENCES = 20
+"""Differences that are named one by one."""
+
+
 def _show_copied(done: Copied) -> None:
     out = console()
-    table = Table("user", "kind", "source", "digest", "target", "digest", "", box=None, pad_edge=False)
-    for one in done.kinds:
-        sides = [text for side in (one.source, one.target) for text in (f"{side.count:,}", side.digest)]
-        table.add_row(Text(user_name(one.user)), one.kind, *sides, "same" if one.is_equal else "differs")
+    table = Table("kind", "source", "target", "", box=None, pad_edge=False)
+    for kind in dict.fromkeys(one.kind for one in done.kinds):
+        own = [one for one in done.kinds if one.kind == kind]
+        sides = (sum(one.source.count for one in own), sum(one.target.count for one in own))
+        table.add_row(kind, *(f"{count:,}" for count in sides), "same" if all(o.is_equal for o in own) else "differs")
     if table.row_count:
         out.print(table)
+    other = [one for one in done.kinds if not one.is_equal]
+    for one in other[:_DIFFERENCES]:
+        counts = f"{one.source.count:,} and {one.target.count:,}"
+        out.print(Text(f"! {user_name(one.user)}: {one.kind} differs ({counts})", style="yellow"), soft_wrap=True)
+    if len(other) > _DIFFERENCES:
+        out.print(Text(f"! {len(other) - _DIFFERENCES:,} more differ; --json lists all", style="yellow"))
     for note in done.notes:
         out.print(Text(f"! {note}", style="yellow"), soft_wrap=True)
-    out.print(f"{done.users:,} users; {done.written:,} records and checkpoints written; the rest was already there")
+    out.print(f"{done.users:,} users; {done.written:,} records and checkpoints written")
 
 
 # `loom doctor`: report what is installed, and what a store guarantees.

@@ -15,7 +15,7 @@ MAX_ID_BYTES = 512
 def check_text(value: str, what: str, *, max_bytes: int | None = None, may_be_empty: bool = False) -> None:
     """Refuse what is not text, is empty, or holds a character that no store keeps (NUL, lone surrogates)."""
     if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"{what} is {value!r}, a {type(value).__name__}; give text")
+        raise UsageError(f"{what} is {value!r}, of type {type(value).__name__}; give text")
     if not value.strip() and not may_be_empty:
         raise UsageError(f"{what} is empty; give it some text")
     if "\0" in value:
@@ -57,7 +57,7 @@ def check_id(value: str, what: str) -> None:
 def check_share(value: float, what: str) -> None:
     """Refuse a number outside 0 to 1, NaN included, and a number that stores do not know, as numpy's float32."""
     if not isinstance(value, float | int):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"{what} is {value!r}, a {type(value).__name__}; give a float from 0 to 1")
+        raise UsageError(f"{what} is {value!r}, of type {type(value).__name__}; give a float from 0 to 1")
     if not 0 <= value <= 1:
         raise UsageError(f"{what} is {value!r}; give a number from 0 to 1")
 

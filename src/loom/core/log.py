@@ -89,6 +89,9 @@ class Compaction:
         if not covered or len(set(covered)) != len(covered):
             raise UsageError(f"compaction {self.id} covers {covered!r}; cover at least one message, and each once")
 
+    def __str__(self) -> str:
+        return f"{self.strategy}: {self.tokens_before:,} -> {self.tokens_after:,} tokens, {len(self.covered)} messages"
+
     @property
     def covered(self) -> tuple[str, ...]:
         """The ids of everything it replaces, in order."""

@@ -197,6 +197,10 @@ class Receipt:
     removed: Mapping[str, int] = field(hash=False)
     pending: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count:,} {kind}{'s' * (count != 1)}" for kind, count in self.removed.items() if count)
+        return "\n".join([f"removed: {counts or 'nothing'}", *(f"pending: {one}" for one in self.pending)])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreReceipt:

@@ -269,7 +269,8 @@ def store_at(url: object, how: Opening) -> Any:
     if isinstance(url, Mapping):
         return _mapped(url, how)  # pyright: ignore[reportUnknownArgumentType]
     if not isinstance(url, str):
-        raise UsageError(f"{url!r} names no memory; give a URL, a mapping, a store or a memory")
+        hint = f"; for a file write {f'sqlite:{url}'!r}" if isinstance(url, os.PathLike) else ""
+        raise UsageError(f"{url!r} names no memory; give a URL, a mapping, a store or a memory{hint}")
     url = written_out(url)
     opens = STORES.get(engine_of(url) or url.partition(":")[0])
     if opens is None:
@@ -433,6 +434,8 @@ def _mapped(given: Mapping[str, Any], how: Opening) -> Any:
         return _mapped_index(backend, path, url, primary, how)
     if primary is not None:
         raise UsageError(f"`primary` is for vector engines and the backend 'composite'; {backend} is its own")
+    if path is not None and url is None and "backend" not in given:
+        raise UsageError(f"memory has a path and no backend; write {{'backend': 'sqlite', 'path': {str(path)!r}}}")
     return store_at(place_in(given), how)
 
 

@@ -36,7 +36,7 @@ class MemoryParts:
 
     def __init__(
         self,
-        store: Store,
+        store: Store | None = None,
         *,
         embedder: Embedder | None = None,
         extractor: Extractor | None = None,
@@ -68,8 +68,9 @@ class MemoryParts:
             reranker: reorders the best hits.
             place: the URL of the store, for what is to be saved beside it.
         """
-        if isinstance(store, str | Mapping):  # as other libraries are made; it may hold a password
-            raise UsageError("Memory() takes a store and not its URL; write Memory.open(URL), or open_memory(URL)")
+        if store is None or isinstance(store, str | Mapping):  # as other libraries are made; it may hold a password
+            given = "a store, and none is given" if store is None else "a store and not its URL"
+            raise UsageError(f"Memory() takes {given}; write Memory.open(URL), or open_memory(URL)")
         self.store = store
         self.config = config or MemoryConfig()
         self.namespace = namespace

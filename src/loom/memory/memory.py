@@ -154,6 +154,12 @@ class Memory(MemoryEdits):
         def __getattr__(self, name: str) -> Any:
             raise missing_attribute(self, name, _OTHER_WORDS)
 
+        def __enter__(self) -> Any:
+            raise UsageError("open_memory() is for `async with`; use open_memory_sync() for a plain `with`")
+
+        def __exit__(self, *_: object) -> None:
+            """A plain `with` asks for it before it enters."""
+
     def __repr__(self) -> str:
         return f"Memory({type(self.store).__name__}, namespace={self.namespace!r})"
 

@@ -200,7 +200,8 @@ def settings_in(value: object, kind: type[Any], name: str) -> dict[str, Any]:
 
 def _check_choice(value: object, choices: Sequence[str], what: str) -> None:
     if value not in choices:
-        raise UsageError(f"{what} is {value!r}; use one of {', '.join(choices)}")
+        hint = did_you_mean(str(value), choices)
+        raise UsageError(f"{what} is {value!r}; use one of {', '.join(choices)}{hint}")
 
 
 def _number(value: object, what: str) -> float:

@@ -597,9 +597,14 @@ class Session:
 
 
 def _user_message(content: str | Message) -> Message:
-    message = Message.user(content) if isinstance(content, str) and content.strip() else content
-    if not isinstance(message, Message) or message.role != "user":
-        raise UsageError(f"a session takes text or a user message, not {content!r:.200}")
+    if isinstance(content, str) and not content.strip():
+        raise UsageError("the message is empty; give it some text")
+    message = Message.user(content) if isinstance(content, str) else content
+    if not isinstance(message, Message) or message.role != "user":  # pyright: ignore[reportUnnecessaryIsInstance]
+        hint = "give text, or Message.user(...) for parts"
+        if isinstance(content, list | tuple):
+            hint = "give the newest message alone: what was said before is kept by its session_id"
+        raise UsageError(f"a turn is one message of the user, not {content!r:.200}; {hint}")
     instead = "put it into a file entry or a knowledge base, or send it in parts"
     check_length(message.text, "the message", MAX_TEXT, instead)
     return message

@@ -65,6 +65,7 @@ class Toolbox:
     def __init__(
         self, tools: Iterable[Tool | Callable[..., Any]], *, approve: Approve | None, emitter: Emitter, clock: Clock
     ) -> None:
+        check_approve(approve)
         self._tools: dict[str, Tool] = {}
         for given in tools:
             tool = given if isinstance(given, Tool) else TOOL_MAKER.get()(given)
@@ -140,6 +141,12 @@ class Toolbox:
         except (Exception, SystemExit) as error:  # noqa: BLE001  (the model is told of whatever a tool raises)
             return _failed(call, shortened(f"{type(error).__name__}: {error}", most))
         return result
+
+
+def check_approve(approve: object) -> None:
+    """Refuse an approval hook that cannot be called."""
+    if approve is not None and not callable(approve):
+        raise UsageError(f"approve={approve!r} is not a function; give one that takes a ToolRequest and returns a bool")
 
 
 @contextmanager

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from loom.catalog import find_model
+from loom.context.cache.diagnose import simulate
 from loom.context.cache.simulate import replay
 from loom.core.message import Usage
-from loom.errors import BadRequestFile
+from loom.errors import BadRequestFile, UsageError
 from loom.traces.request import read_usage
 from loom.traces.sources import Trace, read_trace_file
 from tests.context.cache.bodies import BODY, CLAUDE, Letters, messages, user
@@ -199,3 +200,21 @@ def test_gemini_keeps_its_usage_under_another_name() -> None:
 @pytest.mark.parametrize("value", [None, 3, "x", {}, BODY, {"usage": None}, {"usage": {"total": 3}}, {"response": "{"}])
 def test_no_usage_is_none(value: Any) -> None:
     assert read_usage(value) is None
+
+
+def test_simulate_takes_the_path_of_a_trace(tmp_path: Path) -> None:
+    marked = {"type": "text", "text": "Hi.", "cache_control": {"type": "ephemeral"}}
+    body = {"model": "claude-sonnet-5", "max_tokens": 9, "messages": [{"role": "user", "content": [marked]}]}
+    path = tmp_path / "trace.jsonl"
+    path.write_text(f"{json.dumps(body)}\n" * 3)
+    done = simulate(path)
+    assert done.tokens == simulate([body] * 3).tokens
+    assert simulate(str(path)).steps == done.steps
+    (finding,) = done.findings
+    assert finding.usd == 0.0, "what no fix removes saves nothing; its price is known"
+    assert str(finding).startswith("below minimum at messages[0]")
+    with pytest.raises(BadRequestFile, match="cannot be read"):
+        simulate(tmp_path / "nope.jsonl")
+    (tmp_path / "other.jsonl").write_text(f"{json.dumps(body)}\n" * 2)
+    with pytest.raises(UsageError, match="holds 2 traces"):
+        simulate(tmp_path)

@@ -21,6 +21,7 @@ from loom.context.cache.collapses import (
     CollapseFinder,
     prompt_of,
 )
+from loom.errors import UsageError
 from loom.traces.reader import read_transcripts
 from loom.traces.transcript import RecordedCall, RecordedCompaction, Transcript
 
@@ -287,6 +288,8 @@ def audit(sources: Source | Iterable[Source]) -> Audit:
         UsageError: a path does not exist, or what it names cannot be read.
     """
     given = [sources] if isinstance(sources, Transcript | str | os.PathLike) else sources
+    if not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"{given!r} names no transcript; give a path, or a list of paths")
     return audit_transcripts(_transcripts(given))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from loom.context.cache.simulate import (
 from loom.core.window import Block, PrefixChain, RequestBlocks, Window
 from loom.errors import UsageError
 from loom.protocols.token_counter import TokenCounter
+from loom.traces.sources import read_traces
 
 NEGLIGIBLE = 0.005
 """A fix that saves a smaller share of the cost is not worth a finding."""
@@ -36,7 +38,7 @@ HIT = 0.01
 
 
 def simulate(
-    trace: Sequence[AnyRequest],
+    trace: Sequence[AnyRequest] | str | os.PathLike[str],
     provider: str | None = None,
     model: str | None = None,
     *,
@@ -46,9 +48,15 @@ def simulate(
 ) -> Simulation:
     """What the cache of a provider would have read and written for these requests, and what they cost.
 
-    Requests are windows, recorded request bodies or prompts, oldest first. Recorded ones name their own model. The
-    result knows its `findings`: the causes of missed reads, each with the fix and what it saves.
+    Requests are windows, recorded request bodies or prompts, oldest first; or the path of a file that holds recorded
+    ones, such as `trace.jsonl`. Recorded ones name their own model. The result knows its `findings`: the causes of
+    missed reads, each with the fix and what it saves.
+
+    Raises:
+        BadRequestFile: the file or a record in it cannot be read; the message names file and line.
     """
+    if isinstance(trace, str | os.PathLike):
+        trace = _recorded(trace, provider, model)
     if isinstance(trace, Window | RequestBlocks | Mapping):
         raise UsageError("a trace is a list of requests; put this one into a list")
     if not trace:
@@ -57,6 +65,14 @@ def simulate(
         trace[0], provider, model, counter=counter, cache_breakpoints=cache_breakpoints, cache_ttl=cache_ttl
     )
     return simulate_prompts([analysis.prompt(subject) for subject in trace], analysis.target.info)
+
+
+def _recorded(path: str | os.PathLike[str], provider: str | None, model: str | None) -> Sequence[RequestBlocks]:
+    found, _ = read_traces([path], provider=provider, model=model)
+    if len(found) > 1:
+        names = ", ".join(trace.name for trace in found[:3])
+        raise UsageError(f"{os.fspath(path)} holds {len(found)} traces ({names}, ...); simulate one file at a time")
+    return found[0].prompts
 
 
 def simulate_prompts(prompts: Sequence[RequestBlocks], model: ModelInfo) -> Simulation:
@@ -165,7 +181,7 @@ def _finding(seen: _Seen, case: _Case, gain: _Gain, price: float | None) -> Find
         saving=gain.cost / max(seen.simulation.cost, 1.0),
         fix=fix,
         lost=gain.tokens,
-        usd=usd if fix else None,
+        usd=usd,
     )
 
 

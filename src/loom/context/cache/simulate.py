@@ -437,6 +437,11 @@ class Finding:
     usd: float | None = None
     """The saving in US dollars; None where the price is not known."""
 
+    def __str__(self) -> str:
+        dollars = "" if self.usd is None else f", ${self.usd:.4f}"
+        saves = f" (saves {self.saving:.1%}{dollars})" if self.saving > 0 else ""
+        return f"{self.cause.replace('_', ' ')} at {self.where}{saves}: {self.message}; {self.advice}"
+
 
 @dataclass(frozen=True)
 class Simulation:

@@ -22,6 +22,7 @@ from loom.context.render.layout import (
     WireWriter,
     lay_out,
 )
+from loom.core.checks import did_you_mean
 from loom.core.message import Message, Part, TextPart, ToolCallPart, ToolResultPart
 from loom.core.window import (
     SECTIONS,
@@ -253,7 +254,7 @@ def target_for(provider: str | None, model: str) -> Target:
     if provider not in known:
         raise UsageError(
             f"there is no provider {provider!r}; the providers are {', '.join(known)}; "
-            f"use 'compatible' for a server that speaks the OpenAI Chat form"
+            f"use 'compatible' for a server that speaks the OpenAI Chat form{did_you_mean(str(provider), known)}"
         )
     return Target(provider, model, find_model(model, KNOWN_AS.get(provider, provider)))
 

@@ -29,10 +29,11 @@ class OfflineModel:
         return await off_loop(chars // 4, lambda: self._answer(request))
 
     def _answer(self, request: ModelRequest) -> ModelResponse:
-        asked = request.messages[-1].text if request.messages else ""
-        shown = _recalled(asked)
-        found = "\n\n".join([*shown, *_said_before(request)])
-        text = f"From memory ({_HOW}):\n{found}" if found else f"Noted ({_HOW})."
+        found = "\n\n".join([*_recalled(request.messages[-1].text if request.messages else ""), *_said_before(request)])
+        was_told = any(_HOW in message.text for message in request.messages[:-1] if message.role == "assistant")
+        how = "" if was_told else f" ({_HOW})"
+        nothing = "Nothing about this is in memory" if _question(request) else "Noted"
+        text = f"From memory{how}:\n{found}" if found else f"{nothing}{how}."
         counter = EstimateCounter()
         usage = Usage(input=count_request(request, counter), output=counter.count(text))
         return ModelResponse(parts=(TextPart(text),), stop="end", usage=usage, model=self.name)
@@ -57,12 +58,22 @@ def _recalled(text: str) -> list[str]:
     return found
 
 
+def _question(request: ModelRequest) -> str:
+    """What the last message asks; empty where it asks nothing."""
+    parts = request.messages[-1].parts if request.messages else ()
+    texts = [part.text for part in parts if isinstance(part, TextPart)]
+    return " ".join(text for text in texts if not _recalled(text) and _is_question(text))
+
+
+def _is_question(text: str) -> bool:
+    return text.rstrip().endswith(("?", "\uff1f"))
+
+
 def _said_before(request: ModelRequest) -> list[str]:
-    """The lines of earlier user messages that share a word with a question, under a title: a model would see them."""
-    parts = [part.text for part in request.messages[-1].parts if isinstance(part, TextPart)] if request.messages else []
-    asked = " ".join(text for text in parts if not _recalled(text) and text.rstrip().endswith("?"))
-    wanted = set(query_terms(asked))
+    """Earlier statements of the user that share a word with the question, under a title: a model would see them."""
+    wanted = set(query_terms(_question(request)))
     earlier = [message.text for message in request.messages[:-1] if message.role == "user"]
-    said = [line for text in earlier for line in text.splitlines() if wanted & set(terms(line))]
-    lines = [line if line.startswith("- ") else f"- {line}" for line in dict.fromkeys(said)]
-    return ["\n".join(["Said in this conversation:", *lines[-_LINES:]])] if lines else []
+    lines = [line for text in earlier for line in text.splitlines() if not _is_question(line)]
+    said = [line for line in lines if wanted & set(terms(line))]
+    shown = [line if line.startswith("- ") else f"- {line}" for line in dict.fromkeys(said)]
+    return ["\n".join(["Said in this conversation:", *shown[-_LINES:]])] if shown else []
