@@ -71,7 +71,7 @@ class MemoryParts:
         if store is None or isinstance(store, str | Mapping):  # as other libraries are made; it may hold a password
             given = "a store, and none is given" if store is None else "a store and not its URL"
             raise UsageError(f"Memory() takes {given}; write Memory.open(URL), or open_memory(URL)")
-        self.store = store
+        self.store: Store = store
         self.config = config or MemoryConfig()
         self.namespace = namespace
         self.facts_mode: Facts = facts
