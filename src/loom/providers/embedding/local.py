@@ -105,10 +105,10 @@ _LONGEST_WORD = 64
 
 # The default: Loom's own table of static vectors. `tools/vectors` says how it is made.
 
-_STATIC_VERSION = 2
+_STATIC_VERSION = 3
 """Counts up when the table, the way words are cut or added up, or the hashed rows change: the vectors are then others.
 
-1: a piece counted as often as the text has it."""
+1: a piece counted as often as the text has it. 2: the numbers of the table had 8 bits."""
 _STATIC_DIMENSION = 256
 _STATIC_FILES = Path(__file__).parent / "data"
 _GRAM_ROWS = 16_384
@@ -162,9 +162,11 @@ class StaticEmbedder(EmbedsBatches):
 
 class _StaticTable(NamedTuple):
     rows: Any
-    """One row of 8-bit numbers for each word piece."""
+    """One row for each word piece, two numbers of 4 bits in a byte."""
     scales: Any
     """What each row is multiplied with."""
+    pairs: Any
+    """The two numbers that a byte stands for, as the parts of a complex number: looked up both at once."""
     places: dict[str, int]
     """The row of each word piece."""
 
@@ -173,15 +175,26 @@ def embed_static(texts: Sequence[str]) -> list[Any]:
     """One vector of length 1 for each text, from the table of the StaticEmbedder."""
     import numpy as np  # noqa: PLC0415
 
-    table = _shared_table()
     vectors = np.empty((len(texts), _STATIC_DIMENSION), dtype=np.float32)
     for place, text in enumerate(texts):
         # Each piece once: what a long text repeats most are the words that every text has.
-        pieces = list(dict.fromkeys(static_pieces(cut_bytes(text, _MAX_BYTES))))
-        rows, scales = _with_grams() if max(pieces) >= len(table.rows) else table[:2]
-        total = np.add.reduce(rows.take(pieces, axis=0) * scales.take(pieces)[:, None])
+        total = _sum_of(list(dict.fromkeys(static_pieces(cut_bytes(text, _MAX_BYTES)))))
         vectors[place] = total / np.sqrt(np.add.reduce(np.square(total, dtype=np.float64)))
     return list(vectors)
+
+
+def _sum_of(pieces: list[int]) -> Any:
+    """The sum of the rows of some pieces."""
+    import numpy as np  # noqa: PLC0415
+
+    rows, scales, pairs, _ = _shared_table()
+    hashed = [piece - len(rows) for piece in pieces if piece >= len(rows)] if max(pieces) >= len(rows) else []
+    known = [piece for piece in pieces if piece < len(rows)] if hashed else pieces
+    total = np.add.reduce(pairs.take(rows.take(known, axis=0)).view(np.float32) * scales.take(known)[:, None])
+    if hashed:
+        grams, lengths = _grams()
+        total += np.add.reduce(grams.take(hashed, axis=0) * lengths.take(hashed)[:, None])
+    return total
 
 
 def static_pieces(text: str) -> list[int]:
@@ -269,28 +282,28 @@ def _load_table() -> _StaticTable:
     try:
         # Mapped, not read: processes share it, and the pages that no word needs are never loaded.
         rows = np.asarray(np.load(_STATIC_FILES / "rows.npy", mmap_mode="r", allow_pickle=False))
-        scales = np.load(_STATIC_FILES / "scales.npy", allow_pickle=False)
+        scales, levels = (np.load(_STATIC_FILES / f"{name}.npy", allow_pickle=False) for name in ("scales", "levels"))
         words = (_STATIC_FILES / "vocabulary.txt").read_text("utf-8").split("\n")[: len(rows)]
     except (OSError, ValueError) as error:
         raise ProviderUnavailable(
             f"the vectors of Loom could not be read from {_STATIC_FILES} ({error}); reinstall loom-engine"
         ) from error
-    return _StaticTable(rows, scales, {word: place for place, word in enumerate(words)})
+    byte = np.arange(256)
+    pairs = np.stack([levels[byte & 15], levels[byte >> 4]], axis=1).view(np.complex64)[:, 0]
+    return _StaticTable(rows, scales, pairs, {word: place for place, word in enumerate(words)})
 
 
 @lru_cache(maxsize=1)
-def _with_grams() -> tuple[Any, Any]:
-    """The rows and scales of the table, and behind them random rows for hashed n-grams, as long as the median row.
+def _grams() -> tuple[Any, Any]:
+    """Random rows for hashed n-grams, and what each is multiplied with to be as long as the median row of the table.
 
     The random numbers are the output of a hash function, so that they are the same with every version of everything.
     """
     import numpy as np  # noqa: PLC0415
 
-    rows, scales, _ = _shared_table()
     drawn = shake_128(_GRAM_SEED).digest(_GRAM_ROWS * _STATIC_DIMENSION)
     grams = np.frombuffer(drawn, np.int8).reshape(_GRAM_ROWS, _STATIC_DIMENSION)
-    gram_scales = _GRAM_LENGTH / np.sqrt(np.square(grams.astype(np.int32)).sum(axis=1))
-    return np.concatenate([rows, grams]), np.concatenate([scales, gram_scales]).astype(np.float32)
+    return grams, (_GRAM_LENGTH / np.sqrt(np.square(grams.astype(np.int32)).sum(axis=1))).astype(np.float32)
 
 
 # The static vectors inside the package `wordllama`, the extra of that name: the default before Loom had its own.
