@@ -168,19 +168,46 @@ def longmemeval(folder: Path) -> Iterator[Corpus]:
         yield Corpus(name, "turn", name.endswith("held out"), turns, questions)
 
 
+HAYSTACKS = 5
+"""How often the questions of LongMemEval are dealt out anew to memories of 48 sessions."""
+
+
 def longmemeval_48(folder: Path) -> Iterator[Corpus]:
-    """Every fourth question over its own sessions among others, 48 together; then as many of those fitted on."""
+    """Every question over its own sessions among others, 48 together, five times with other sessions around.
+
+    A memory of 48 sessions holds those of some 25 questions; each of them is asked of it.
+    """
     items = _longmemeval_items(folder)
-    for held_out, first in ((True, 1), (False, 0)):
-        for number, item in enumerate(items[first::4]):
-            others = [other for other in items if other is not item]
-            random.Random(number).shuffle(others)
-            chosen = [item]
-            while sum(len(one["haystack_sessions"]) for one in chosen) < 48:
-                chosen.append(others.pop())
-            turns = _longmemeval_turns(sorted(chosen, key=lambda one: one["haystack_dates"][0]))
-            name = f"longmemeval 48 {number}{'' if held_out else ', fitted'}"
-            yield Corpus(name, "turn", held_out, turns, (_longmemeval_question(item, len(turns)),))
+    fitted = {item["question_id"] for item in items[::2]}
+    for deal in range(HAYSTACKS):
+        for number, (asked, around) in enumerate(_dealt(items, random.Random(deal))):
+            turns = _longmemeval_turns(sorted((*asked, *around), key=lambda one: one["haystack_dates"][0]))
+            for held_out in (True, False):
+                part = [item for item in asked if (item["question_id"] in fitted) != held_out]
+                name = f"longmemeval 48 {deal}.{number}{'' if held_out else ', fitted'}"
+                questions = tuple(_longmemeval_question(item, len(turns)) for item in part)
+                yield Corpus(name, "turn", held_out, turns, questions)
+
+
+def _dealt(items: list[dict[str, Any]], deal: random.Random) -> Iterator[tuple[list[Any], list[Any]]]:
+    """All questions in random groups that have 48 sessions; those of the last one are filled up with others."""
+    rest = deal.sample(items, len(items))
+    while rest:
+        asked = [rest.pop()]
+        while rest and _sessions(asked) < _SESSIONS:
+            asked.append(rest.pop())
+        others = [item for item in deal.sample(items, len(items)) if item not in asked]
+        around: list[dict[str, Any]] = []
+        while _sessions([*asked, *around]) < _SESSIONS:
+            around.append(others.pop())
+        yield asked, around
+
+
+_SESSIONS = 48
+
+
+def _sessions(items: list[dict[str, Any]]) -> int:
+    return len({session for item in items for session in item["haystack_session_ids"]})
 
 
 def _longmemeval_items(folder: Path) -> list[dict[str, Any]]:

@@ -173,6 +173,14 @@ def test_talk_with_an_assistant_has_weights_of_its_own():
     )
 
 
+def test_a_question_that_names_a_person_prefers_what_people_said():
+    told = Candidate(id="told", signals={"bm25": 1, "dense": 0.3}, speaker="Anna")
+    mine = Candidate(id="mine", signals={"bm25": 1, "dense": 0.3}, speaker="user", role="user")
+    answer = Candidate(id="answer", signals={"bm25": 1, "dense": 0.3}, speaker="assistant", role="assistant")
+    assert order([told, mine, answer])[0] == "mine"
+    assert order([told, mine, answer], QuestionHints(speakers=frozenset({"Anna"}))) == ["told", "mine", "answer"]
+
+
 def test_each_record_is_weighed_by_its_own_speaker():
     ann = Candidate(id="ann", signals={"bm25": 1.0}, speaker="Ann", words=10)
     user = Candidate(id="user", signals={"bm25": 1.0}, role="user", words=10)

@@ -440,7 +440,9 @@ def _priors(candidates: Candidates, hints: QuestionHints) -> dict[str, _Column]:
     covers = candidates.signals.get("covers")
     priors = {
         "asks": np.array(candidates.asks, np.float64),
-        "user": np.array([role == "user" for role in candidates.roles], np.float64),
+        # A question that names a person who speaks here is about what people said: messages to an assistant then keep
+        # their order among themselves, but do not rise above turns of people.
+        "user": np.array([role == "user" for role in candidates.roles], np.float64) - bool(hints.speakers),
         "covers": np.zeros(len(candidates.ids)) if covers is None else np.where(np.isnan(covers), 0.0, covers),
     }
     if len(hints.speakers) == 1:  # if two are named, either may be the speaker
