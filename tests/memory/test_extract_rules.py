@@ -34,6 +34,23 @@ POSITIVE = {
     "Remember that I want you to always answer in French.": {
         "user instruction Remember that I want you to always answer in French"
     },
+    "From now on, always answer in German.": {"user instruction From now on, always answer in German"},
+    "In future, please never call me sir.": {"user instruction In future, please never call me sir"},
+    "Starting today, please keep every reply under fifty words.": {
+        "user instruction Starting today, please keep every reply under fifty words"
+    },
+    "Going forward, always include sources, and never use footnotes.": {
+        "user instruction Going forward, always include sources",
+        "user instruction never use footnotes",
+    },
+    "Whenever I ask for code, add type hints.": {"user instruction Whenever I ask for code, add type hints"},
+    "When you cite a study, include the year.": {"user instruction When you cite a study, include the year"},
+    "I'm allergic to strawberries, cats and latex.": {
+        "user allergic_to strawberries",
+        "user allergic_to cats",
+        "user allergic_to latex",
+    },
+    "I prefer an aisle seat on long flights, so is 14C free?": {"user prefers aisle seat on long flights"},
     "My name is Alice.": {"user name Alice"},
     "Hi, I'm Bob.": {"user name Bob"},
     "Call me Jo": {"user name Jo"},
@@ -112,6 +129,23 @@ POSITIVE = {
 }
 
 NEGATIVE = [
+    "Please always double-check this spreadsheet before you send it in an hour.",
+    "Never send this report to Kowalski.",
+    "For the rest of this session, always answer in French.",
+    "Every time I send it, it bounces, add a retry please.",
+    "Whenever you are ready, send me the draft.",
+    "Whenever I start the server, print shows nothing.",
+    "When I ask for the moon, give me the moon, she sang.",
+    "I'm allergic to meetings.",
+    "I am allergic to commitment.",
+    "I prefer an aisle seat.",
+    "I love Mondays, said no one ever.",
+    "Let's say I earn 80k and live in Munich, how much tax do I pay?",
+    "I dreamt that I lived in a castle with two lions.",
+    "Speak as the dungeon master. My character owns a flaming sword and has a raven named Poe.",
+    "Act as my barista. I'm a regular and I always take an oat flat white.",
+    "Review this bio for me: I'm a photographer based in Lagos and I love street food.",
+    "The customer says: my order number is 4711 and I live in Leeds.",
     "Do I live in Tokyo?",
     "Where do I live?",
     "If I lived in Rome I would be happy.",

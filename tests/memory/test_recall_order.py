@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from weakref import ref
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -120,6 +121,36 @@ def test_a_later_message_that_only_asks_or_says_little_of_it_stays_behind():
     old = message("old", OLD)
     for text in ("What is my best time over five kilometers? I forgot.", "My time is short.", "Five times a week."):
         assert ordered((old, 2.0), (message("new", text, days=1), 1.0), by=by_question(PACE))[0] == "old"
+
+
+@pytest.mark.parametrize(
+    ("question", "right", "later"),
+    [
+        ("アレルギーや花粉症はありますか?", "花粉症があります。", "鍵は玄関マットの下にあります。"),
+        ("我的车是什么颜色的?", "我的车是红色的 颜色很亮。", "我的车是旧的。"),
+        (
+            "¿Cuál es la contraseña del portátil viejo?",
+            "La contraseña del portátil viejo es girasol-99.",
+            "La contraseña del router es luna-12.",
+        ),
+        (
+            "Wie ist das passwort von dem alten rechner?",
+            "Das passwort von dem alten rechner ist rose7.",
+            "Das passwort von dem router ist mond3.",
+        ),
+    ],
+)
+def test_in_other_languages_a_message_is_not_lifted_for_its_grammar(question, right, later):
+    old, new = said("old", right, speaker="user"), said("new", later, days=1, speaker="user")
+    assert ordered((old, 3.0), (new, 1.0), by=lambda r, k: newest_first(question, r, k)) == ["old", "new"]
+
+
+def test_in_chinese_the_later_of_two_messages_comes_first():
+    old, new = (
+        said("old", "我的车是大众。", speaker="user"),
+        said("new", "我的车是丰田。", days=1, speaker="user"),
+    )
+    assert ordered((old, 3.0), (new, 1.0), by=lambda r, k: newest_first("我的车是什么牌子?", r, k)) == ["new", "old"]
 
 
 def test_a_question_for_several_things_keeps_all_places():

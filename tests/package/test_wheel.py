@@ -34,7 +34,8 @@ def test_the_wheel_holds_the_package_its_data_and_its_licence(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {"loom/__init__.py", "loom/py.typed", "loom/catalog/models.toml"} <= set(names)
     vectors = {
-        f"loom/providers/embedding/data/{name}" for name in ("rows.npy", "scales.npy", "levels.npy", "vocabulary.txt", "NOTICE")
+        f"loom/providers/embedding/data/{name}"
+        for name in ("rows.npy", "scales.npy", "levels.npy", "vocabulary.txt", "NOTICE")
     }
     assert vectors <= set(names)
     for licence in ("LICENSE", "NOTICE"):

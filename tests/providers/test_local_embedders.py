@@ -147,8 +147,15 @@ async def test_static_is_pinned_so_that_stored_vectors_stay_valid():
     rows, scales, pairs, _ = local._shared_table()
     grams, lengths = local._grams()
     assert [part.dtype for part in (rows, grams)] == [np.uint8, np.int8]
-    assert [sha256(part.tobytes()).hexdigest()[:16] for part in (rows, grams)] == ["da72f84bf9d3d20f", "c260945e3afe7058"]
-    for part, digest in ((scales, "3bf097e33fe889d6"), (lengths, "7d6c8666ce5e38f4"), (pairs.view(np.float32), "bb8ca76c16ac63a4")):
+    assert [sha256(part.tobytes()).hexdigest()[:16] for part in (rows, grams)] == [
+        "da72f84bf9d3d20f",
+        "c260945e3afe7058",
+    ]
+    for part, digest in (
+        (scales, "3bf097e33fe889d6"),
+        (lengths, "7d6c8666ce5e38f4"),
+        (pairs.view(np.float32), "bb8ca76c16ac63a4"),
+    ):
         assert sha256(np.round(part * 2**20).astype("<i8").tobytes()).hexdigest()[:16] == digest
     assert static_pieces("My dog's name: Biscuit") == [2026, 3899, 1005, 1055, 2171, 1024, 20377, 28168]
     assert static_pieces("Казань 北京") == [36240, 32954, 35137, 39785, 37201, 33570, 42812, 39095, 46539]

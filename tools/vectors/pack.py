@@ -37,13 +37,14 @@ def packed(rows: Floats) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArra
     spread = np.sqrt(np.mean(rows * rows, axis=1, keepdims=True))
     even = rows / np.maximum(spread, TINY)
     levels = fitted_levels(even[spread[:, 0] > TINY].ravel()).astype(np.float32)
-    codes = np.searchsorted((levels[1:] + levels[:-1]) / 2, even).astype(np.uint8)
+    codes = np.asarray(np.searchsorted((levels[1:] + levels[:-1]) / 2, even), np.uint8)
     values = levels[codes].astype(np.float64)
     scales = np.sum(rows * values, axis=1) / np.sum(values * values, axis=1)
-    return codes[:, ::2] | codes[:, 1::2] << 4, scales.astype(np.float32), levels
+    return (codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8), scales.astype(np.float32), levels
 
 
 def main() -> None:
+    """Read the table, write it packed, and say what was lost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("folder", type=Path)
@@ -53,7 +54,7 @@ def main() -> None:
     for name, array in (("rows", codes), ("scales", scales), ("levels", levels)):
         np.save(given.folder / f"{name}.npy", array)
     shown = levels[np.stack([codes & 15, codes >> 4], axis=2).reshape(rows.shape)] * scales[:, None]
-    print(f"{np.sum((shown - rows) ** 2) / np.sum(rows * rows):.2%} of the squared length is lost")
+    print(f"{np.sum((shown - rows) ** 2) / np.sum(rows * rows):.2%} of the squared length is lost")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -516,6 +516,24 @@ FAR = 5.0
 """How much lower than the earlier turn the later one may score: with a larger gap it hardly answers the question."""
 _STEP = 1e-6
 _DIGIT = re.compile(r"\d")
+_PAIR = re.compile(
+    "(?:(?![\u7684\u4e86\u662f\u6211\u4f60\u4ed6\u5979\u4eec\u5728\u6709\u548c\u4e0d\u8fd9\u90a3\u4ec0\u4e48\u5417])[\u30a0-\u30ff\u3400-\u9fff]){2}"
+)
+"""Two ideographs, none of them a Chinese word of grammar, or two katakana: as telling as a name. Scripts without
+capitals and spaces have no other sign of one, and share much of their grammar between any two sentences."""
+_GRAMMAR = frozenset(
+    """
+    der das dem des ein eine einen einem einer eines ist sind und oder mein meine meinen meinem meiner ich wir wie wo
+    wer wann welche welcher welches welchem welchen von zu im auf habe haben heisst
+    le la les un une du de est sont et ou je nous quel quelle quels qui que dans avec pour
+    el los las una del es y mis yo cual cuales donde cuando quien en por para tengo
+    il gli di della sono mio mia miei quale quando chi che
+    os um uma da sao meu minha eu qual onde quem em
+    het een zijn mijn ik wij welke waar wanneer
+    я мы мой моя мое мои моего моей как где когда кто что какой какая какую в на с у и из о по
+    """.split()  # noqa: RUF001, SIM905
+)
+"""Words of other languages that do not tell a topic: any two sentences share them. None is a common English word."""
 _OPENS_QUESTION = re.compile(
     r"\W*(?:what|where|when|who|which|why|how|is|are|was|do|does|did|can|could|will|would|should|have|has|any)\b",
     re.IGNORECASE,
@@ -560,11 +578,12 @@ def _people(question: str, ranked: Sequence[Ranked], records: Mapping[str, Recor
 
 def _messages(question: str, ranked: Sequence[Ranked], records: Mapping[str, Record]) -> list[Ranked]:
     bits: dict[str, int] = {}
-    stems = query_terms(question)
+    stems = tuple(stem for stem in query_terms(question) if stem not in _GRAMMAR)
     messages = [e for e in _originals(ranked, records) if _is_message(e) and role_of(e) == "user"]
     turns = sorted(_turn(e, _told(e.text[:RANKED], stems, bits)) for e in messages)
     _, *others = question.split()
     names = query_terms(" ".join(word for word in others if word != word.lower() or _DIGIT.search(word)))
+    names += tuple(filter(_PAIR.fullmatch, stems))
 
     def repeats(older: _RankedTurn, newer: _RankedTurn) -> bool:
         covers = newer.words.bit_count() >= max(1.0, COVERS * older.words.bit_count())
@@ -636,4 +655,5 @@ def _is_of_another(older: _RankedTurn, newer: _RankedTurn, wanted: int, bits: di
     if not missing:
         return False
     names = " ".join(word for word in older.text.split() if word != word.lower() or _DIGIT.search(word))
-    return bool(missing & _words(names, bits))
+    pairs = () if older.text.isascii() else filter(_PAIR.fullmatch, bits)
+    return bool(missing & (_words(names, bits) | _bits(list(pairs), bits)))

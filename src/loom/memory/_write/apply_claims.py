@@ -32,8 +32,9 @@ from loom.memory._facts.instructions import (
 )
 from loom.memory._recall.rank import role_of
 from loom.memory._shared import UNCONFIRMED, every_fact, is_candidate, later_than, latest_of, retry_stale
+from loom.memory._write.clauses import sentences
 from loom.memory._write.extract_rules import RuleExtractor
-from loom.memory._write.wishes import INSTRUCTION, sentences
+from loom.memory._write.wishes import INSTRUCTION
 from loom.protocols.extractor import Extractor
 from loom.protocols.memory_store import Store
 from loom.text.fence import one_line

@@ -16,7 +16,9 @@ from loom.core.record import Claim, Episode, Fact
 from loom.core.threads import off_loop
 from loom.errors import UsageError
 from loom.memory._facts.entities import is_known_multi, is_known_single, predicate_key
-from loom.memory._write.wishes import sentences
+from loom.memory._write.clauses import (
+    sentences,
+)
 from loom.protocols.extractor import Extraction
 from loom.protocols.model import Model, ModelRequest, ModelSettings
 from loom.telemetry import Ledger, metered, model_span

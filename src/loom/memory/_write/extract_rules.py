@@ -18,6 +18,23 @@ from loom.core.checks import ON_LOOP, RULES_FIND, RULES_READ
 from loom.core.record import Cardinality, Claim, Episode, Fact
 from loom.core.threads import off_loop
 from loom.memory._facts.entities import USER, normalise
+from loom.memory._write.clauses import (
+    LONGEST_SENTENCE,
+    Ending,
+    denial_in,
+    endings_in,
+    endings_of,
+    is_change,
+    is_denied,
+    is_reported,
+    is_role_play,
+    is_text_work,
+    is_unsure,
+    sentences,
+    stated_clauses,
+    tells_of_others,
+    unfolded,
+)
 from loom.memory._write.phrases import (
     LEADS,
     TAIL,
@@ -45,24 +62,9 @@ from loom.memory._write.statements import (
 )
 from loom.memory._write.wishes import (
     INSTRUCTION,
-    LONGEST_SENTENCE,
-    Ending,
-    denial_in,
-    endings_in,
-    endings_of,
     instructions_in,
-    is_change,
-    is_denied,
-    is_reported,
-    is_role_play,
-    is_text_work,
-    is_unsure,
     looks_pasted,
     releases_in,
-    sentences,
-    stated_clauses,
-    tells_of_others,
-    unfolded,
 )
 from loom.protocols.extractor import Extraction
 from loom.text.time_words import PAST, interval_of

@@ -451,8 +451,33 @@ _NOUNS_IN_ING: Final = _words(
 )
 
 
+_ABSTRACT: Final = LazyPattern(
+    r"(?:\w+(?:ness|ity|tion|ism|cracy|ship|(?<!st)ings?)|\w{3,}(?<!pig)(?<!oint)ments?|mondays?|mornings?|work|math|maths|"
+    r"drama|fun|people|humans|nonsense|bullshit|exercise|sports?|email|emails|politics|small talk|bad (?:code|music))",
+    re.IGNORECASE,
+)
+"""The last word of what people are allergic to in jest: `meetings`, `stupidity`; but not `bee stings`, `ointments`."""
+
+
+def allergens_in(text: str) -> tuple[list[str], str]:
+    """What a text begins with that somebody is allergic to."""
+    items, rest = liked_in(text)
+    return [item for item in items if not _ABSTRACT.fullmatch(item.split()[-1])], rest
+
+
+_IN_GENERAL: Final = LazyPattern(
+    r"^ (?:(?:on|for|in|at) (?:all |most |long |short )?[\w-]+s\b|in general|usually\b|over an? )"
+)
+"""Words behind a thing that is preferred each time."""
+
+
 def preferred_in(text: str) -> tuple[list[str], str]:
-    """What a text begins with that somebody prefers, with what they prefer it to; a way of doing things, too."""
+    """What a text begins with that somebody prefers, with what they prefer it to; a way of doing things, too.
+
+    One thing (`an aisle seat`) may be a choice of the moment, unless it is told for what in general (`on flights`).
+    """
+    if (one := _ONE.match(text)) and (thing := noun_phrase(text[one.end() :])) and _IN_GENERAL.match(thing.rest):
+        text = text[one.end() :]
     doing = _DOING.match(text)
     start = doing.end() if doing and noun_phrase(text[doing.end() :]) else 0
     first = _with_place(text[start:])
@@ -466,6 +491,7 @@ def preferred_in(text: str) -> tuple[list[str], str]:
     return [first.text], first.rest
 
 
+_ONE: Final = LazyPattern(r"^an? (?=[a-z])")
 _DOING: Final = LazyPattern(
     r"^(?!being|having|seeing|going|something|anything|nothing|everything)[a-z]{2,}ing (?=[a-z])"
 )
@@ -727,7 +753,7 @@ LEADS: Final = (
         liked_in,
     ),
     lead("prefers", rf"{SELF}{MUCH} prefer", preferred_in),
-    lead("allergic_to", rf"{AM}{NOW} (?:(?:severely|very|highly|deathly|mildly) )?allergic to", liked_in),
+    lead("allergic_to", rf"{AM}{NOW} (?:(?:severely|very|highly|deathly|mildly) )?allergic to", allergens_in),
     lead("collects", rf"(?:{SELF}{NOW} collect|{AM}{NOW} collecting)", liked_in),
     lead("owns", rf"(?:{SELF}{NOW} have|{HAVE}{NOW}) (?:an?|my own)", owned_in),
     lead(

@@ -1,4 +1,4 @@
-"""Own words: which messages are standing instructions or look pasted, which clauses state something or take it back.
+"""Own words: which messages are standing instructions, and which look pasted.
 
 A rule cannot know who wrote a sentence: the user, or the supplier whose mail the user pasted. So a standing instruction
 is only accepted from a message that contains nothing else, and facts are not extracted from a message that looks
@@ -9,30 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from typing import Final
 
 from loom.memory._write.phrases import (
-    AM,
-    DIET,
-    HAVE,
-    JOB,
-    NAME,
-    NOW,
-    PERSON,
-    PET,
-    PLACE,
-    RELATION,
-    SELF,
-    TAIL,
-    THING,
-    WE,
     LazyPattern,
-    opening_of,
 )
 from loom.text.fence import one_line
-from loom.text.time_words import PAST
 
 # Finds standing instructions by rules: what the assistant shall do always, never, or from now on.
 
@@ -53,7 +36,7 @@ _VERBS: Final = (
 ).replace(" ", "|")
 _POLITE: Final = r"(?:(?:please|so|and|but|also|ok|okay|remember(?: to| that|:)?|note that),? )*+"
 _TELLS: Final = r"(?:(?:you (?:should|must|need to|have to)|i(?:['\u2019]d| would)? (?:want|like|need) you to) )?"
-_FROM_NOW: Final = r"(?:from now on|going forward|from here on|in (?:the )?future)"
+_FROM_NOW: Final = r"(?:from now on|going forward|from here on|in (?:the )?future|(?:starting|as of) (?:now|today))"
 _DONT: Final = r"(?:do not|don['\u2019]t)"
 _MANNERS: Final = (
     "using adding starting ending apologising apologizing calling emailing e-mailing texting messaging phoning "
@@ -61,8 +44,15 @@ _MANNERS: Final = (
     "translating sending greeting summarising summarizing quoting reminding correcting saying showing bringing"
 ).replace(" ", "|")
 """What an assistant can be told to stop for good: a manner. `Stop playing games` is said in anger, of one moment."""
+_WHENEVER: Final = (
+    r"(?:(?:whenever|every time|each time|any ?time) i (?:ask|want|need|request|send|share|paste|mention|give|tell|"
+    r"show|say|write|post|upload|forward)|(?:whenever|every time|each time|any ?time|when) you "
+    rf"(?:{_VERBS})|when i ask)\b[^,;]{{0,80}}"
+)
+"""Each of many times, in the talk with the assistant. `When I send it` may be once."""
 _INSTRUCTION: Final = LazyPattern(
     rf"^{_POLITE}(?:"
+    rf"{_WHENEVER}, {_POLITE}{_TELLS}(?:(?:always|never|{_DONT})(?: ever)? )?(?:{_VERBS})\b|"
     rf"(?:{_FROM_NOW},? {_POLITE})?{_TELLS}(?:always|never) (?:ever )?(?:{_VERBS})\b"
     rf"|{_FROM_NOW},? {_POLITE}{_TELLS}(?:{_DONT} )?(?:{_VERBS})\b"
     rf"|{_DONT} ever (?:{_VERBS})\b"
@@ -80,15 +70,16 @@ _STATES_OWN: Final = LazyPattern(
 _JOINED: Final = LazyPattern(
     rf" ?(?:;|,(?: and| but)?| and| but) (?=(?:please )?(?:always|never|{_DONT} ever|stop)\b)", re.IGNORECASE
 )
+_WHEN: Final = LazyPattern(rf"{_POLITE}(?:{_FROM_NOW}|{_WHENEVER})", re.IGNORECASE)
+"""The beginning of an instruction, which does not stand without what follows it: `From now on, always ...`"""
 _LIMITED: Final = LazyPattern(
-    r"\?|[\"\u201c\u201d\u00ab\u00bb*]|\b(?:say never|if|unless|today|tonight|tomorrow|for now|this time|once|"
-    r"here|the following|below|above|next|this (?:one|text|email|message|function|file|question)|said|says"
-    r"|told|wrote)\b|\b(?:that|this|it)\W*$"
-    r"|(?<!from )\bnow\b|\b(?:immediately|already|asap|at once|straight away|right away|sharp sharp|hurry|yourself|"
-    r"these"
-    r"|just (?:give|send|show|do|get|list|tell|proceed|execute|go|chuck|make|say|answer)"
-    r"|(?:in|for|of|during) this (?:chat|conversation|session|story|game|project|trip|task|case|test|exercise|scene|"
-    r"part))\b",
+    r"\?|[\"\u201c\u201d\u00ab\u00bb*]|\b(?:say never|if|unless|(?<!starting )(?<!as of )today|tonight|tomorrow|"
+    r"for now|this time|once|here|the following|below|above|next|in (?:an?|\w+) (?:minutes?|hours?|days?)|said|says|"
+    r"told|wrote)\b|\b(?:that|this|it)\W*$|, (?:he|she|they) \w+\W*$"
+    r"|\bthis (?!(?:way|format|style|form|order|structure|pattern|tone|language|convention|layout|template)\b)\w"
+    r"|(?<!from )(?<!starting )(?<!as of )\bnow\b|\b(?:immediately|already|asap|at once|straight away|right away|"
+    r"sharp sharp|hurry|yourself|these"
+    r"|just (?:give|send|show|do|get|list|tell|proceed|execute|go|chuck|make|say|answer))\b",
     re.IGNORECASE,
 )
 """A question, a quotation, a condition, or an order for the moment: not standing, or not certain enough."""
@@ -159,7 +150,7 @@ _COURTESY: Final = rf"(?:(?:hi|hello|hey)(?: (?:there|again|assistant|bot))?|{_T
 _IN_FRONT: Final = LazyPattern(rf"^(?:{_COURTESY}[,!.]? )++(?=\S)", re.IGNORECASE)
 _BEHIND: Final = LazyPattern(rf",? {_THANKS}$|, please$", re.IGNORECASE)
 _ONLY_COURTESY: Final = LazyPattern(rf"{_COURTESY}(?:,? {_COURTESY})*+", re.IGNORECASE)
-_PICTURES: Final = LazyPattern("[\u2600-\u27bf\U0001f000-\U0001faff\ufe0f\u200d]+")
+PICTURES: Final = LazyPattern("[\u2600-\u27bf\U0001f000-\U0001faff\ufe0f\u200d]+")
 _ENDS: Final = " \t.!,;:()"
 
 
@@ -192,11 +183,14 @@ def _with_formats(clause: str, text: str) -> str:
 
 def clauses_in(sentence: str) -> Iterator[str]:
     """The clauses of a sentence to the assistant, without courtesies."""
-    bare = " ".join(_PICTURES.sub(" ", sentence).split()).strip(_ENDS)
+    bare = " ".join(PICTURES.sub(" ", sentence).split()).strip(_ENDS)
     if _ONLY_COURTESY.fullmatch(bare):
         return
     bare = _BEHIND.sub("", bare)
-    for clause in _JOINED.split(bare if _INSTRUCTION.match(bare) else _IN_FRONT.sub("", bare)):
+    clauses = _JOINED.split(bare if _INSTRUCTION.match(bare) else _IN_FRONT.sub("", bare))
+    if len(clauses) > 1 and _WHEN.fullmatch(clauses[0]):
+        clauses[:2] = [f"{clauses[0]}, {clauses[1]}"]
+    for clause in clauses:
         if plain := clause.strip(_ENDS):
             yield plain
 
@@ -439,361 +433,3 @@ def _has_foreign_paragraph(text: str) -> bool:
 def _sentences(paragraphs: list[str]) -> Iterator[str]:
     lines = (line.strip() for paragraph in paragraphs for line in paragraph.splitlines())
     return (sentence for line in lines for sentence in _SENTENCE_END.split(line))
-
-
-# Statements: which clauses of a sentence the user states.
-
-_WHEN_APART: Final = LazyPattern(rf"^(?P<when>{PAST}), (?=[Ii]\b)")
-
-_REPORTED: Final = LazyPattern(
-    r"\b(?:wish|imagine|imagining|suppose|supposing|pretend|hypothetically|said|says|saying|used to say|tells|thinks|"
-    r"believes|claims|claimed|dreamed|dreamt|role-?play|quote|e\.g|lyrics|joke|joking|kidding|as though|as if|"
-    r"let['\u2019]s say|"
-    r"(?:in|for|of) (?:my|the|an?|our|this|that|his|her) (?:\w+ )?(?:story|novel|film|movie|game|dream|script|play)|"
-    r"character)\b|[\"\u201c\u00ab][^\"\u201d\u00bb]*\b(?:I|my|My|me)\b|(?<!\w)'(?:[^']*\b)?(?:I|my|My)\b[^']*'(?!\w)",
-    re.IGNORECASE,
-)
-"""Nothing in such a sentence is stated: it is reported, made up, quoted or a joke."""
-_DOUBTED: Final = LazyPattern(
-    r"[\"\u201c\u201d\u00ab\u00bb]|(?<!\w)'[^']+'(?!\w)|\b(?:if|unless|told|(?<!second )thought|asked|heard|"
-    r"for example|"
-    r"for instance|whether|once|why|how)\b",
-    re.IGNORECASE,
-)
-"""A clause that does not state what it says, and neither do the clauses behind it."""
-_ASKS: Final = LazyPattern(
-    r"(?:(?:so|and|but|then|also),? )?(?:please |maybe |do you know )?(?:can|could|would|will|do|does|did|is|are|was|"
-    r"were|should|"
-    r"shall|have you|has|what|what['\u2019]s|whats|how|which|where|when|who|why|any|got any|know any|know of|may i|"
-    r"am i)\b",
-    re.IGNORECASE,
-)
-_WONDERS: Final = LazyPattern(
-    r"\b(?:not sure|unsure|wonder\w*|don['\u2019]?t know|curious|if|whether)\b",
-    re.IGNORECASE,
-)
-_GIVES_A_REASON: Final = LazyPattern(r"(?:since|because|as|given(?: that)?|considering(?: that)?) (?:I|i)\b")
-_ROLE_PLAY: Final = LazyPattern(
-    r"\b(?:you are (?:an?|now|my|the|going to be)\b|act as\b|act like\b|acting as\b|pretend|role-?play|language model|"
-    r"in character\b|as the character|your name is|you will be\b|persona\b|let['\u2019]?s play\b|dungeon|npc\b|"
-    r"fanfic|screenplay|monologue|chapter \d|cover letter|write an? |script\b|essay\b|prompt\b|fellow (?:ai|language|"
-    r"bot))",
-    re.IGNORECASE,
-)
-"""A message in which the `I` may be a part that the user plays, or a text that is to be written."""
-
-_TEXT_WORK: Final = LazyPattern(
-    r"^\W*(?:please |can you |could you )*(?:translate|rewrite|proofread|correct|paraphrase|summari[sz]e|edit|"
-    r"write(?! down)|"
-    r"draft|complete|continue|rephrase|improve|act as|respond as|answer as|you are|here is|here's|this is)\b",
-    re.IGNORECASE,
-)
-_SENTENCE: Final = LazyPattern(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bDr\.)(?<!\bMr\.)(?<!\bSt\.)(?<!\bMrs\.)\s+|\n+")
-_STARTS: Final = (
-    r"(?:now )?(?:I|i|im|Im|ive|not|my|My|our|we|We|it|they|he|she|this|that|these|those|there|you|can|could|would|"
-    r"will|do|does|is|are|what|how|which|where|who|any|please|should|have you|especially|particularly|like|such as|"
-    r"though|although|even|then|maybe|"
-    r"hopefully|right|thanks|just)(?:['\u2019]\w+)?\b"
-)
-_CLAUSE: Final = LazyPattern(
-    rf"(?<!\s)\s*(?:[;:\u2014\u2013]|,(?: and| but| so)?| and| but| so)\s+(?={_STARTS})"
-    r"|\s[-\u2013\u2014]\s|(?<!,)\s(?=(?:which|because|although|though|while|when|whenever|where|except) |since (?:I|"
-    r"i|my|we|it|they|he|she)\b)"
-    r"|\s(?=(?:can|could|would) you |what (?:should|would|are|is|do) |any (?:tips|ideas|suggestions|recommendations|"
-    r"advice)\b"
-    r"|do you |how (?:do|can|should) i\b|how (?:do|can|should) I\b)|, (?=(?:since|because|as|given) (?:I|i)\b)"
-)
-_OPENING: Final = LazyPattern(
-    r"^(?:(?:hi|hello|hey|well|so|and|but|oh|ok|okay|yes|yeah|actually|also|btw|by the way|fyi|just so you know|"
-    r"as of (?:today|now)|now|these days|nowadays|(?:it )?turns out(?: that)?|on second thoughts?|correction:?|sorry|"
-    r"(?:the|my) (?:doctor|tests?|results?) (?:confirmed|showed|found)(?: that)?|"
-    r"(?:please )?(?:note|remember)(?: that(?= )|(?= (?:I|i|my)\b))|"
-    r"(?:from now on|going forward)(?=,? (?:I|i|my)\b)|for context|for reference|anyway|lol|honestly|"
-    r"speaking of which|yep|yup|nah|nope|haha|wow|thanks|thank you|mate|dude|(?:since|because|as|given(?: that)?|"
-    r"considering(?: that)?|seeing as|even though|although|though|while)(?= (?:I|i|my)\b))[,!]? )+",
-    re.IGNORECASE,
-)
-LONGEST_SENTENCE: Final = 300
-"""Maximum characters of a sentence that is read; of a longer one, the whole clauses at its beginning."""
-
-
-def is_text_work(text: str) -> bool:
-    """Whether a message gives a text to be translated, corrected or written."""
-    return _TEXT_WORK.search(text) is not None
-
-
-def is_role_play(text: str) -> bool:
-    """Whether the `I` of a message may be a part that the user plays, or that of a text to be written."""
-    return _ROLE_PLAY.search(text) is not None
-
-
-def is_reported(sentence: str) -> bool:
-    """Whether a sentence reports, quotes or makes up what it says."""
-    return _REPORTED.search(sentence) is not None
-
-
-def sentences(text: str) -> Iterator[str]:
-    """The sentences of a text."""
-    return (plain for sentence in _SENTENCE.split(text) if (plain := sentence.strip()))
-
-
-def stated_clauses(plain: str) -> Iterator[str]:
-    """The clauses of a sentence that state something: those in front of a question and of a doubt."""
-    if _TEXT_WORK.search(plain) or _REPORTED.search(plain):
-        return
-    is_long = len(plain) > LONGEST_SENTENCE
-    parts = [part for part in _CLAUSE.split(_WHEN_APART.sub(r"\g<when> ", plain[:LONGEST_SENTENCE])) if part.strip()]
-    parts = parts[:-1] if is_long else parts
-    if "?" in plain:
-        asked = next((place for place, part in enumerate(parts) if _ASKS.match(part) or _WONDERS.search(part)), None)
-        if asked is None and not is_long:
-            return
-        asked = len(parts) if asked is None else asked
-        parts = [*parts[:asked], *(part.rstrip("? ") for part in parts[asked:] if _GIVES_A_REASON.match(part))]
-    for part in parts:
-        if _DOUBTED.search(part):
-            return
-        yield _OPENING.sub("", _PICTURES.sub("", part).strip(" \t.!?,;:()")).strip()
-
-
-_NOT_SURE: Final = LazyPattern(
-    r"\b(?:could|should|might|may be|maybe|perhaps|possibly|probably|hardly|barely|almost|nearly|allegedly|reportedly|"
-    r"hope|hoping|want|wanted|consider|considering|thinking|someday|one day|guess|sometimes|temporarily)\b"
-    r"|\bwould\b(?!(?: now)? rather )|\baccording to\b",
-    re.IGNORECASE,
-)
-_NOT_SO: Final = LazyPattern(r"\b(?:never|not|n't)\b|n['\u2019]t\b", re.IGNORECASE)
-_CHANGED: Final = LazyPattern(
-    r"\b(?:now|actually|instead|these days|nowadays|lately|from now on|any ?more|no longer|changed my mind|switched|"
-    r"on second thoughts?|correction|turns out|recently|just)\b",
-    re.IGNORECASE,
-)
-"""Words that imply that something else was true before."""
-_MADE_UP: Final = LazyPattern(
-    r"\b(?:story|novel|character|hero|heroine|protagonist|plot|fiction\w*|fanfic\w*|film|movie|episode|chapter|scene|"
-    r"poem|"
-    r"write|writing|imagine|suppose|assume|pretend|scenario|riddle|puzzle|exercise|homework|quiz|maths?|example|"
-    r"hypothetical\w*|role-?play|game|dnd|campaign|translate|article|headline|quote|sentence|grammar|test data)\b",
-    re.IGNORECASE,
-)
-_LONGEST_OF_OTHERS: Final = 300
-"""Maximum characters of a message whose statements about others are used: a longer one may be any text."""
-
-
-def is_unsure(clause: str) -> bool:
-    """Whether a clause says what may be, or shall be, and not what is."""
-    return _NOT_SURE.search(clause) is not None
-
-
-def is_denied(clause: str) -> bool:
-    """Whether a clause contains a `not`."""
-    return _NOT_SO.search(clause) is not None
-
-
-def is_change(sentence: str) -> bool:
-    """Whether a sentence implies that something else was true before."""
-    return _CHANGED.search(sentence) is not None
-
-
-def tells_of_others(text: str) -> bool:
-    """Whether a message may state facts about others: short, one paragraph, and without signs of fiction."""
-    return len(text) <= _LONGEST_OF_OTHERS and "\n" not in text.strip() and not _MADE_UP.search(text)
-
-
-_ADJECTIVES: Final = (
-    rf"(?:(?:not|no longer|still|also|severely) )?(?:allergic to |(?:vegan|vegetarian|pescatarian)\b|\w+[- ]intolerant|"
-    rf"married to |based in |living in |working (?:at|for|as) |an? {JOB}\b|\d{{1,3}} years old|from [A-Z])"
-)
-_STATES: Final = (
-    r"(?:(?:also|now|still|really) )?(?:live in |work (?:at|for|as) |speak [A-Z]|prefer |drive an? |own an? |"
-    rf"have an? (?:{PET}|{RELATION.replace('?P<relation>', '?:')})\b|moved to |joined [A-Z]|"
-    r"started (?:working )?(?:at|for) [A-Z]|was born in |use [A-Z]|"
-    r"don['\u2019]t |no longer )"
-)
-_GOES_ON: Final = LazyPattern(
-    rf"(?:,? and|,? but)(?: also)? (?:(?={_ADJECTIVES})|(?=(?P<does>{_STATES})))"
-    rf"|, (?=working (?:at|for|as) |living in |based in |allergic to |\w+[- ]intolerant\b|married to |an? {JOB}\b)"
-)
-"""Where a second statement about the same person begins, whose `I` or `I'm` is omitted."""
-_INTENDS: Final = LazyPattern(
-    r"^(?:I|i|We|we)(?:['\u2019]ll|['\u2019]d| will| would| could| can| should| plan| want| think| need)\b"
-)
-_BEING: Final = LazyPattern(rf"^{AM} ")
-_OWN: Final = LazyPattern(rf"^{WE}(?:['\u2019]\w+)? ")
-
-
-def unfolded(clause: str) -> list[str]:
-    """A clause about the speaker, split into one clause per statement."""
-    if not _OWN.match(clause) or _INTENDS.match(clause):
-        return [clause]
-    parts: list[str] = []
-    head, start = "", 0
-    is_being = _BEING.match(clause) is not None
-    for found in _GOES_ON.finditer(clause):
-        if not (is_being or found["does"]):
-            continue  # "I met Ann, a nurse" says nothing of the speaker
-        parts.append(head + clause[start : found.start()])
-        head, start = ("I " if found["does"] else "I'm "), found.end()
-    return [*parts, head + clause[start:]]
-
-
-# Finds retractions in a clause: denials, and phrases that say that something is over.
-#
-# A denial is turned into the plain statement that it denies ("I don't live in Rome anymore" into "I live in Rome"), so
-# everything that the rules can learn can also be retracted.
-
-_NOT: Final = (
-    r"(?:not|no longer) (?!(?:only|just|yet|even|sure|really|necessarily|always|exactly|so|very|that"
-    r"|(?:an? )?(?:strict|complete|full|full-time|total|pure|real|true|proper))\b)"
-)
-_BASE: Final = {
-    **{f"{verb}ing": verb for verb in ("work", "speak", "enjoy", "learn")},
-    **{f"{verb[:-1]}ing": verb for verb in ("live", "drive", "use", "like", "love", "hate")},
-    "preferring": "prefer",
-}
-_REGULAR: Final = ("live", "work", "use", "like", "love", "prefer", "speak", "drive", "run", "hate", "depend")
-_THIRD: Final = {**{verb: f"{verb}s" for verb in _REGULAR}, "have": "has"}
-_STOPPED: Final = r"(?:(?:have |has |['\u2019](?:ve|s) )?(?:just |recently |now )?(?:stopped|quit|gave up|given up))"
-_DENIALS: Final[tuple[tuple[LazyPattern, str], ...]] = (
-    (LazyPattern(rf"^{AM}{NOW} {_NOT}(?P<rest>.+)$"), "I'm"),
-    (LazyPattern(rf"^(?:I|i|We|we)(?: {_STOPPED}|['\u2019]ve stopped) being (?P<rest>.+)$"), "I'm"),
-    (LazyPattern(r"^(?:[Pp]lease )?(?:[Ff]orget|[Ii]gnore|[Dd]isregard) that (?P<rest>(?:I|my)\b.+)$"), ""),
-    (LazyPattern(r"^(?:I|i|We|we)(?: really)? (?:don['\u2019]t|do not|no longer) (?P<rest>.+)$"), "I"),
-)
-_STOPS_DOING: Final = LazyPattern(
-    rf"^(?P<subject>(?:I|i|We|we)|{NAME}) {_STOPPED} (?P<verb>{'|'.join(_BASE)}) (?P<rest>.+)$"
-)
-_OTHER_IS_NOT: Final = LazyPattern(rf"^(?P<subject>[\w'\u2019 .-]{{1,60}}?) (?:isn['\u2019]t |is {_NOT})(?P<rest>.+)$")
-_OTHER_DOES_NOT: Final = LazyPattern(
-    rf"^(?P<subject>[\w'\u2019 .-]{{1,60}}?) (?:doesn['\u2019]t|does not) (?P<verb>{'|'.join(_THIRD)}) (?P<rest>.+)$"
-)
-_OTHER_NO_LONGER: Final = LazyPattern(
-    rf"^(?P<subject>[\w'\u2019 .-]{{1,60}}?) no longer (?P<verb>{'|'.join(_THIRD.values())}) (?P<rest>.+)$"
-)
-_FIRM: Final = LazyPattern(
-    r"\b(?:any ?more|any longer|no longer|stopped|quit|gave up|given up|after all|turns out)\b", re.IGNORECASE
-)
-"""Words that imply that something was true before; a bare `not` may only mean today."""
-
-
-@dataclass(frozen=True, slots=True)
-class Denial:
-    """The plain statement that a clause denies. `is_firm` if the clause also says that it was true before."""
-
-    clause: str
-    is_firm: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """What a clause says is over: this object under each of these predicates, or all objects if it is empty."""
-
-    predicates: tuple[str, ...]
-    object: str
-    match: re.Match[str]
-
-
-def denial_in(clause: str) -> Denial | None:
-    """The plain statement that a clause denies, or None."""
-    is_firm = _FIRM.search(clause) is not None
-    for pattern, head in _DENIALS:
-        if found := pattern.match(clause):
-            return Denial(f"{head} {found['rest']}".strip(), is_firm)
-    if found := _STOPS_DOING.match(clause):
-        verb = _BASE[found["verb"]]
-        is_own = found["subject"].casefold() in {"i", "we"}
-        return Denial(f"{found['subject']} {verb if is_own else _THIRD.get(verb, verb)} {found['rest']}", is_firm)
-    if found := _OTHER_IS_NOT.match(clause):
-        return Denial(f"{found['subject']} is {found['rest']}", is_firm)
-    if found := _OTHER_DOES_NOT.match(clause):
-        return Denial(f"{found['subject']} {_THIRD[found['verb']]} {found['rest']}", is_firm)
-    if found := _OTHER_NO_LONGER.match(clause):
-        return Denial(f"{found['subject']} {found['verb']} {found['rest']}", is_firm)
-    return None
-
-
-def _form(predicates: str, pattern: str, *, tail: str = TAIL) -> tuple[tuple[str, ...], LazyPattern]:
-    return tuple(predicates.split()), LazyPattern(f"^{pattern}{tail}", opening=opening_of(f"^{pattern}"))
-
-
-_DID: Final = rf"(?:{WE}|{HAVE}){NOW}"
-_TASTE: Final = "likes prefers uses"
-_COUPLE: Final = r"(?:married|together|engaged|a couple)"
-_FORMS: Final = (
-    _form(
-        "works_at", rf"{_DID} (?:left|quit|resigned from) (?:my (?:job|position|role) (?:at|with) )?(?P<object>{NAME})"
-    ),
-    _form("works_at", rf"{SELF} (?:was|got|have been) (?:fired|laid off|let go)(?: (?:from|by) (?P<object>{NAME}))?"),
-    _form("works_at", rf"{_DID} (?:left|quit|lost) my job"),
-    _form("works_at", rf"{AM}{NOW} (?:unemployed|between jobs|out of work|jobless)"),
-    _form("works_at works_as", rf"(?:{AM}|{_DID}){NOW} retired"),
-    _form("lives_in", rf"{_DID} moved (?:away from|out of) (?P<object>{PLACE})"),
-    _form("lives_in", rf"{_DID} left (?P<object>{PLACE}) for good"),
-    _form(
-        "drives owns",
-        rf"{_DID} (?:sold|gave away|got rid of|traded in|scrapped|totall?ed) (?:my|our|the) (?P<object>{THING})",
-    ),
-    _form("has_pet", rf"(?:[Mm]y|[Oo]ur) {PET},? (?P<object>{PERSON}),? (?:died|passed away|is dead)"),
-    _form(
-        "married_to partner girlfriend boyfriend engaged_to",
-        rf"(?:{WE}|{PERSON} and I)(?: got| are|['\u2019]re)?(?: now)? "
-        rf"(?:divorced|broke up|broken up|split up|separated)(?: with (?P<object>{PERSON}))?",
-    ),
-    _form("has_pet", rf"(?P<object>{PERSON}) (?:(?:has )?(?:died|passed away)|is dead|is no longer with us)"),
-    _form(
-        "married_to partner girlfriend boyfriend engaged_to",
-        rf"(?:{WE}|{PERSON} and I)(?:(?: are|['\u2019]re) no longer {_COUPLE}"
-        rf"|(?: are not| aren['\u2019]t|['\u2019]re not) {_COUPLE} (?:any ?more|any longer))",
-    ),
-    _form("diet", rf"(?:[Bb]eing|[Gg]oing) (?:an? )?{DIET} (?:didn['\u2019]t|did not) work(?: out)?(?: for me)?"),
-    _form("married_to", rf"{AM}{NOW} (?:divorced|widowed)(?: from (?P<object>{PERSON}))?"),
-    _form(_TASTE, rf"{AM}{NOW} (?:done|through|finished) with (?P<object>{THING})"),
-    _form(_TASTE, rf"{_DID} (?:gone|went) off (?P<object>{THING})"),
-    _form(
-        _TASTE,
-        rf"{_DID} (?:quit|gave up|given up|stopped)"
-        rf"(?: on)?(?: (?:drinking|eating|using|wearing|playing|watching|reading|buying))? (?P<object>{THING})",
-    ),
-    _form(f"{_TASTE} drives", rf"{_DID} switched from (?P<object>{THING}) to {THING}"),
-)
-_HAS: Final = r"(?:has )?(?:just |recently )?"
-_OF_OTHERS: Final = (
-    _form("works_at", rf"{_HAS}(?:left|quit|resigned from) (?P<object>{NAME})"),
-    _form("works_at", rf"(?:was|got|has been) (?:fired|laid off|let go)(?: (?:from|by) (?P<object>{NAME}))?"),
-    _form("lives_in", rf"{_HAS}moved (?:(?:away from|out of) (?P<object>{PLACE})|from (?P<left>{PLACE}) to {PLACE})"),
-    _form(
-        "uses runs runs_on written_in built_with hosted_on",
-        rf"{_HAS}(?:switched|migrated|moved) from (?P<object>{NAME}) to {NAME}",
-    ),
-)
-_EATS: Final = LazyPattern(
-    rf"^(?:{WE}(?: (?:now|actually|do|can))? eat"
-    rf"|{_DID} (?:started|began|begun|resumed|went back to|gone back to) (?:eating|to eat)) "
-    rf"(?P<object>meat|beef|chicken|pork|fish|seafood|dairy|cheese|eggs|gluten|bread){TAIL}"
-)
-_MEAT: Final = ("vegan", "vegetarian", "pescatarian")
-_RULED_OUT: Final = {
-    **dict.fromkeys(("meat", "beef", "chicken", "pork"), _MEAT),
-    **dict.fromkeys(("fish", "seafood"), ("vegan", "vegetarian")),
-    **dict.fromkeys(("dairy", "cheese", "eggs"), ("vegan",)),
-    **dict.fromkeys(("gluten", "bread"), ("gluten-free", "gluten free")),
-}
-"""The diets that exclude a food."""
-
-
-def endings_in(clause: str) -> Iterator[Ending]:
-    """What is over for the speaker, according to a clause."""
-    for predicates, pattern in _FORMS:
-        if found := pattern.match(clause):
-            yield Ending(predicates, found.groupdict().get("object") or "", found)
-    if found := _EATS.match(clause):
-        yield from (Ending(("diet",), diet, found) for diet in _RULED_OUT[found["object"]])
-        yield Ending(("does_not_eat",), found["object"], found)
-
-
-def endings_of(rest: str) -> Iterator[Ending]:
-    """What is over for another person or thing, according to the rest of a clause that begins with it."""
-    for predicates, pattern in _OF_OTHERS:
-        if found := pattern.match(rest):
-            groups = found.groupdict()
-            yield Ending(predicates, groups.get("object") or groups.get("left") or "", found)
