@@ -258,7 +258,10 @@ async def redis_fleet(nodes: int) -> AsyncGenerator[Running]:
 
                 return Node(cpu, lambda: float(server.ask("INFO", "memory")["used_memory_dataset"]))
 
-            yield Running(lambda _: memory, [node(server) for server in masters])
+            def same(_: str) -> Memory:
+                return memory
+
+            yield Running(same, [node(server) for server in masters])
 
 
 def process_cpu(folder: Path) -> float:
@@ -294,8 +297,11 @@ async def postgres_fleet(nodes: int) -> AsyncGenerator[Running]:
 
             return Node(lambda: process_cpu(server.folder), stored)
 
+        def memory_of(user: str) -> Memory:
+            return memories[node_of(user, nodes)]
+
         try:
-            yield Running(lambda user: memories[node_of(user, nodes)], [node(server) for server in servers])
+            yield Running(memory_of, [node(server) for server in servers])
         finally:
             for memory in memories:
                 await memory.aclose()

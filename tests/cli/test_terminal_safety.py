@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,12 +15,15 @@ import pytest
 import typer
 
 import loom.cli
-from loom import Agent, open_memory
+from loom import Agent, open_checkpoints, open_memory
 from loom.cli import main
 from loom.cli.app import app
 from loom.cli.output import Stream
+from loom.core.log import Recorded
 from loom.core.record import Episode, Fact, Provenance, WorkingBlock
 from loom.core.scope import Scope
+from loom.server.proxy.features import RESULT
+from loom.server.proxy.tool_results import result_id
 from loom.testing import ScriptedModel
 
 EVIL = (
@@ -44,7 +48,7 @@ def leaves(command, path=()):
     command = getattr(command, "command", command)  # the one that the list of commands stands for
     for name, one in getattr(command, "commands", {}).items():
         yield from leaves(one, (*path, name))
-    if not hasattr(command, "commands"):
+    if path and (not hasattr(command, "commands") or command.invoke_without_command):
         yield " ".join(path), command
 
 
@@ -84,12 +88,15 @@ ARGUMENTS = {
         [f"{NAME}2", "--store", "DB", "--user", NAME],
     ],
     "session requests": [[NAME, "--store", "DB", "--user", NAME], [f"{NAME}2", "--store", "DB", "--user", NAME]],
+    "mcp": [["--url", f"{NAME}://x"]],
     "mcp install": [["codex", "--project", "--yes", "--user", NAME], [NAME, "--yes"]],
     "serve token add": [[NAME, "--tokens", "tokens.json", "--user", NAME], [f"{NAME}2", "--right", NAME]],
     "serve token list": [["--tokens", "tokens.json"]],
     "serve token revoke": [[f"{NAME}3", "--tokens", "tokens.json"]],
     "inspect": [[f"{NAME}4.jsonl"], [f"sqlite:{NAME}4.db"]],
+    "serve": [["--url", f"{NAME}://x"], ["--host", NAME, "--url", "DB"]],
     "proxy": [["--upstream", NAME]],
+    "proxy read": [["RESULT", "--url", "DB", "--user", NAME], [NAME, "--url", "DB", "--user", NAME]],
     "session restore": [[NAME, "--store", "DB", "--user", NAME, "--at", "1"], [NAME, "--store", "DB", "--at", NAME]],
     "session fork": [[NAME, "--store", "DB", "--user", NAME, "--as", f"{NAME}3"]],
     "session export": [[NAME, "--store", "DB", "--user", NAME]],
@@ -114,6 +121,7 @@ ARGUMENTS = {
     "doctor": [["DB"], [f"sqlite:{NAME}2.db"]],
     "demo": [],  # it prints its own texts alone
 }
+ARGUMENTS |= {"memory remember": ARGUMENTS["memory add"], "memory recall": ARGUMENTS["memory search"]}
 
 
 @pytest.fixture(scope="module")
@@ -154,11 +162,16 @@ async def fill(folder):
         await memory.instruct(f"Always say {NAME} {WORD}.", user_id=NAME)
         await memory.remember(f"{EVIL} {WORD}", user_id=NAME, session_id=NAME, speaker=NAME, attributes={NAME: NAME})
         wish = (await memory.standing(user_id=NAME)).items[0]
-        (folder / "ids.json").write_text(json.dumps({"FACT": fact.id, "WISH": wish.id}))
+    result = result_id(NAME, EVIL)
+    (folder / "ids.json").write_text(json.dumps({"FACT": fact.id, "WISH": wish.id, "RESULT": result}))
     model = ScriptedModel([f"{EVIL} {WORD}", "Yes."], name=f"scripted:{NAME}")
     async with Agent(EVIL, model=model, memory=url, name=NAME) as agent:
         for said in (f"{EVIL} {WORD}", "And then?"):
             await agent.run(said, user_id=NAME, session_id=NAME)
+    async with aclosing(open_checkpoints(url)) as checkpoints:
+        body = {"id": result, "key": "", "short": "", "whole": f"{EVIL} {WORD}"}
+        chat = Scope(user_id=NAME, session_id=NAME)
+        await checkpoints.append(chat, [Recorded("result", now, RESULT, body)])
 
 
 def outputs(place, monkeypatch, capfd, arguments):

@@ -73,7 +73,8 @@ def test_errors_list_what_packages_add(installed, tmp_path):
         "    except UsageError as error: print(error)\n"
     )
     stores, models, embedders = run(script, installed, tmp_path)
-    assert stores.endswith("the backends are inmemory, sqlite, postgres, redis, chroma, qdrant, composite, shelf")
+    known = "the backends are inmemory, sqlite, postgres, redis, chroma, qdrant, composite, shelf"
+    assert stores.endswith(f"{known}; did you mean 'shelf'?")
     assert "parrot" in models
     assert "letters" in embedders
 

@@ -116,7 +116,7 @@ async def test_where_nothing_can_be_loaded_nothing_is_added() -> None:
     model = ScriptedModel(["a", "b"])
     await Session(model=model, skills=[SECRET]).send("hi")
     assert (model.requests[0].system, model.requests[0].tools) == ((), ())
-    with pytest.raises(UsageError, match="tools hold int"):
+    with pytest.raises(UsageError, match="5 is not a tool"):
         Session(model=model, tools=[5], skills=[REVIEW])  # type: ignore[list-item]
     own = Named("load_skill")
     await Session(model=model, tools=[own], skills=[REVIEW]).send("hi")

@@ -14,8 +14,8 @@ import anyio
 import typer
 from rich.text import Text
 
-from loom.cli.output import Stream, console, plain, print_json, shortened
-from loom.cli.store import DEFAULT, WHO, run_and_close
+from loom.cli.output import DEFAULT, WHO, Stream, console, plain, print_json, shortened
+from loom.cli.store import run_and_close
 from loom.cli.terminal import LineReader, Waiting, Wrap
 from loom.core.checks import did_you_mean
 from loom.core.scope import Scope

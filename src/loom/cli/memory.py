@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loom.cli.output import (
+    DEFAULT,
     Json,
     ask,
     console,
@@ -29,7 +30,6 @@ from loom.cli.output import (
     progress_bars,
     write_file,
 )
-from loom.cli.store import DEFAULT
 from loom.errors import NotFound, UsageError
 
 if TYPE_CHECKING:

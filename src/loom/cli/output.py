@@ -1,4 +1,4 @@
-"""Output of the commands: text for people, JSON for programs.
+"""What the commands share: output, as text for people and JSON for programs, and defaults of their options.
 
 Everything that is printed goes through this module. Stored text, names, errors and model answers may contain characters
 that control a terminal; none of them reaches it.
@@ -30,6 +30,10 @@ SHOWN_CHARS = 300
 """Characters of a text in a list."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 """The option that every command has."""
+DEFAULT = "sqlite:./loom-memory.db"
+"""The store of every command that is given none: `loom chat` and `loom memory` see the same."""
+WHO = "me"
+"""The user of every command that is given none."""
 
 
 class SafeConsole(Console):

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import anyio
 import typer
 
-from loom.cli.memory import DEFAULT
-from loom.cli.output import Json, echo, print_json
+from loom.cli.output import DEFAULT, Json, echo, print_json
 from loom.cli.serve import Tokens, UrlGroup, listening, token_file
 from loom.errors import MissingExtra, UsageError
 

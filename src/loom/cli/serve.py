@@ -17,8 +17,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from loom.cli.memory import DEFAULT
-from loom.cli.output import Json, console, echo, print_json
+from loom.cli.output import DEFAULT, Json, console, echo, print_json
 from loom.errors import UsageError
 
 

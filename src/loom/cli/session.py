@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from loom.admin.sessions import compact_saved, find_checkpoint, recent_sessions, saved_session
-from loom.cli.output import Json, console, echo_json, print_json, print_listed, write_file
-from loom.cli.store import DEFAULT, WHO, run_and_close
+from loom.cli.output import DEFAULT, WHO, Json, console, echo_json, print_json, print_listed, write_file
+from loom.cli.store import run_and_close
 from loom.core.codec import log_to_dict
 from loom.core.message import plain
 from loom.core.scope import Scope

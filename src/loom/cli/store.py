@@ -25,10 +25,6 @@ app = typer.Typer(help="Create a store, verify its indexes, copy it, erase forgo
 Url = Annotated[
     str, typer.Argument(metavar="URL", help="The store: sqlite:PATH, postgres://..., redis://..., qdrant:FOLDER, ...")
 ]
-DEFAULT = "sqlite:./loom-memory.db"
-"""The store of every command that is given none: `loom chat` and `loom memory` see the same."""
-WHO = "me"
-"""The user of every command that is given none."""
 _T = TypeVar("_T")
 
 

@@ -97,7 +97,6 @@ _FIRST_WIDTH = 3
 
 CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = [first + second for first in CROCKFORD for second in CROCKFORD]
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _RANDOM_BITS = 80
 

@@ -11,7 +11,7 @@ from threading import Lock, Thread, local
 from typing import Any, Generic, TypeVar, cast
 from weakref import WeakValueDictionary, ref
 
-from anyio import CapacityLimiter, Event, run, to_thread
+from anyio import CancelScope, CapacityLimiter, Event, run, to_thread
 from anyio import Lock as AsyncLock
 from anyio.from_thread import BlockingPortal
 
@@ -50,11 +50,11 @@ class Portal:
         Raises:
             UsageError: the process was forked after the portal was opened.
         """
-        task = self._checked().start_task_soon(function)
+        portal, stop = self._checked(), _Stop()
         try:
-            return task.result()
-        except KeyboardInterrupt:
-            task.cancel()
+            return portal.start_task_soon(stop.guard, function).result()
+        except KeyboardInterrupt:  # which may come before the future of the task is known here
+            portal.start_task_soon(stop.now)
             raise
 
     def start(self, function: Callable[[], Awaitable[_T]]) -> Future[_T]:
@@ -115,6 +115,26 @@ class Portal:
                 task.cancel()
             self._portal.call(self._portal.stop, bool(self._blocks))
             self._thread.join()
+
+
+class _Stop:
+    """Stops one call from outside, whether it has begun by then or not."""
+
+    def __init__(self) -> None:
+        self._scope: CancelScope | None = None
+        self._is_asked = False
+
+    async def guard(self, function: Callable[[], Awaitable[_T]]) -> _T:
+        with CancelScope() as self._scope:
+            if self._is_asked:
+                self._scope.cancel()
+            return await function()
+        raise AssertionError("nobody waits for a call that was stopped")
+
+    async def now(self) -> None:
+        self._is_asked = True
+        if self._scope is not None:
+            self._scope.cancel()
 
 
 class _Stream(Generic[_T]):

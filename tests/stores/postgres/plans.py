@@ -81,7 +81,7 @@ def _type(value):
         return "unknown"
     if isinstance(value, list) and value:
         return f"{'text' if isinstance(value[0], str) else _type(value[0])}[]"
-    return _TYPES.get(type(value), "unknown")
+    return next((name for kind, name in _TYPES.items() if type(value) is kind), "unknown")
 
 
 def _written(value, db):

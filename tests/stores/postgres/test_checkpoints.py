@@ -125,12 +125,13 @@ async def test_two_processes_that_append_lose_nothing(once, server):
 
 
 async def test_bytes_are_stored_as_they_are_and_go_with_the_session(server):
-    body = bytes(range(256))
+    body, value = bytes(range(256)), {"n": "1" * 1000}  # a small value stands in its entry
     async with PostgresCheckpointStore(server.app) as store:
-        await store.append(CHAT, [a_record("r1", body), a_record("r2", {"n": 1})], once=True)
-        await store.append(CHAT, [a_record("r1", body), a_record("r3", {"n": 1})], once=True, attributes={"run": "x"})
-        assert server.execute("SELECT body FROM loom.checkpoint_parts ORDER BY uses") == [(body,), (b'{"n":1}',)]
+        await store.append(CHAT, [a_record("r1", body), a_record("r2", value), a_record("small", {"n": 1})], once=True)
+        await store.append(CHAT, [a_record("r1", body), a_record("r3", value)], once=True, attributes={"run": "x"})
+        parts = server.execute("SELECT body FROM loom.checkpoint_parts ORDER BY uses")
+        assert parts == [(body,), (b'{"n":"%s"}' % (b"1" * 1000),)]
         rows = server.rows()
-        assert (rows["checkpoint_entry_ids"], rows["checkpoint_indexed"]) == (2, 1)
+        assert (rows["checkpoint_entry_ids"], rows["checkpoint_indexed"]) == (3, 1)
         await store.forget(CHAT)
         assert {table for table, amount in server.rows().items() if amount} == {"marks"}  # of the user's writes

@@ -173,10 +173,10 @@ async def test_partitions_are_not_read_but_through_their_tables(parted):
         assert db.execute("SELECT count(*) FROM loom.records").fetchone() == (3,)
         for name in parts:
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                db.execute(f"SELECT 1 FROM loom.{name}")
+                db.execute(f"SELECT 1 FROM loom.{name}".encode())
     with psycopg.connect(parted.admin, autocommit=True) as db:
         db.execute("SET ROLE loom_owner")
-        assert {db.execute(f"SELECT count(*) FROM loom.{name}").fetchone() for name in parts} == {(0,)}
+        assert {db.execute(f"SELECT count(*) FROM loom.{name}".encode()).fetchone() for name in parts} == {(0,)}
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,10 @@ FAULTS = {
         said("redis.call('HSETNX', parts, ARGV[place]", "redis.call('HSETNX', parts, ARGV[12]", "ADD"),
         OTHERS_WHOLE,
     ),
-    "lists by session": (said("return one > other", "return one < other", "LIST"), "test_the_last_saved_comes_first"),
+    "lists by session": (
+        said("return one > other", "return one < other", "LIST"),
+        "test_a_user_lists_all_their_sessions",
+    ),
     "prunes one too few": (said("ARGV[3], -1), {}", "ARGV[3] + 1, -1), {}", "PRUNE"), "test_newest_means_last_saved"),
     "counts what stays as gone": (said("gone, left_of(stays)", "gone, 0", "FORGET"), FORK_WHOLE),
 }

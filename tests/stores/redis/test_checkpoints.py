@@ -332,10 +332,10 @@ async def test_two_processes_that_append_lose_nothing(once):
 
 async def test_bytes_are_stored_as_they_are_and_go_with_the_session(store, clock):
     parts = user_keys(store)[8]
-    body = bytes(range(256))
-    await store.append(CHAT, [a_record("r1", body), a_record("r2", {"n": 1})], once=True)
-    await store.append(CHAT, [a_record("r1", body), a_record("r3", {"n": 1})], once=True)
-    assert sorted(await call(store, "HVALS", parts)) == [body, b'{"n":1}']
+    body, value = bytes(range(256)), {"n": "1" * 1000}  # a small value stands in its entry
+    await store.append(CHAT, [a_record("r1", body), a_record("r2", value), a_record("small", {"n": 1})], once=True)
+    await store.append(CHAT, [a_record("r1", body), a_record("r3", value)], once=True)
+    assert sorted(await call(store, "HVALS", parts)) == [body, b'{"n":"%s"}' % (b"1" * 1000)]
     await store.forget(CHAT)
     assert await kept_keys(store) == ONCE
     await store.append(CHAT, [a_record("r1", body)], once=True)

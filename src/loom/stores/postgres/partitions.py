@@ -11,7 +11,6 @@ transaction exchanges them, stores find no table and refuse with StoreUnavailabl
 # ruff: noqa: S608 - only names of tables and columns of this package stand in SQL; every value is bound
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -37,7 +36,6 @@ WHERE n.nspname = %s AND c.relispartition AND c.relkind = 'r' ORDER BY c.relname
 _META = "SELECT value FROM meta WHERE name = %s"
 _SET_META = "INSERT INTO meta VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 _AMOUNT, _MOVING, _MOVED = "partitions", "moving_to_partitions", "moved_up_to_owner"
-_NEW_TABLE = re.compile(r"CREATE TABLE (\w+) \(\n.*?\n\)(?=;)", re.DOTALL)
 _LEAVES = "SELECT relid::regclass::text FROM pg_partition_tree(%s::regclass) WHERE level > 0 ORDER BY 1"
 _GRANTED = """
 SELECT DISTINCT CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
@@ -80,11 +78,15 @@ def check_partitions(amount: int | None) -> None:
 
 def partitioned(script: str, tables: Sequence[str]) -> str:
     """A script whose new tables of users' data are hash-partitioned by user."""
-
-    def parted(found: re.Match[str]) -> str:
-        return f"{found[0]} PARTITION BY HASH (owner)" if found[1] in tables else found[0]
-
-    return _NEW_TABLE.sub(parted, script)
+    begins, ends = {f"CREATE TABLE {table} (" for table in tables}, ");"
+    lines: list[str] = []
+    is_inside = False
+    for line in script.splitlines(keepends=True):
+        text = line.rstrip("\n")
+        is_end = is_inside and text == ends
+        lines.append(line.replace(ends, ") PARTITION BY HASH (owner);") if is_end else line)
+        is_inside = text in begins or (is_inside and not is_end)
+    return "".join(lines)
 
 
 async def make_partitions(db: Database, tables: Sequence[str], amount: int) -> None:
