@@ -109,7 +109,11 @@ class Agent:
 
     `await agent.run(text, user_id="alice")` is one turn. Without a `session_id` it is a conversation of its own; with
     one, the conversation goes on, from another process too if sessions are saved in a file. Nothing is opened or
-    connected before the first turn.
+    connected before the first turn:
+
+        agent = Agent("You plan trips.", model="anthropic:claude-sonnet-5", memory="sqlite:./bot.db", tools=[fare])
+        result = agent.run_sync("I live in Oslo.", user_id="ann", session_id="monday")
+        print(result, result.cost, result.recalled, result.notes)
     """
 
     def __init__(

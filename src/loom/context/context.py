@@ -40,7 +40,12 @@ class Context:
 
     `foundation` and `topic` show this context's own entries before its visitors', `focus`, `convo` and
     `attention` show the visitors' first, `step` has no visitors. Visitors bring their own visitors along.
-    Once a window went out, what it showed keeps its place and whatever comes later follows it.
+    Once a window went out, what it showed keeps its place and whatever comes later follows it:
+
+        context = Context("reviewer")
+        context.foundation.add("You review pull requests.")
+        context.convo.add(Message.user("Is the retry loop safe?"))
+        body = render(context.compile(), "anthropic", "claude-sonnet-5", max_tokens=1024)
     """
 
     foundation: Section

@@ -293,9 +293,12 @@ class Prompt:
 
     blocks: tuple[PromptBlock, ...]
 
+    def __str__(self) -> str:
+        return self.text
+
     @property
     def text(self) -> str:
-        """The whole prompt: its blocks, joined."""
+        """The whole prompt: its blocks, joined; `str(prompt)` is the same."""
         return "".join(block.text for block in self.blocks)
 
     @property

@@ -116,7 +116,12 @@ class Memory(MemoryEdits):
     """Long-term memory of an agent, for many users, on one store.
 
     Every call names its user; no call reads or writes across users. What `remember` returned is durable, and can be
-    recalled at once.
+    recalled at once. open_memory() opens one, and open_memory_sync() the same without `await`:
+
+        async with open_memory("sqlite:./bot.db") as memory:
+            await memory.remember("I live in Oslo.", user_id="ann", learn=True)
+            found = await memory.recall("Where does she live?", user_id="ann")
+            print(found.hits[0].text, await memory.facts(user_id="ann"))
     """
 
     @staticmethod
@@ -157,8 +162,7 @@ class Memory(MemoryEdits):
         def __enter__(self) -> Any:
             raise UsageError("open_memory() is for `async with`; use open_memory_sync() for a plain `with`")
 
-        def __exit__(self, *_: object) -> None:
-            """A plain `with` asks for it before it enters."""
+        __exit__ = __enter__  # a plain `with` looks for both
 
     def __repr__(self) -> str:
         return f"Memory({type(self.store).__name__}, namespace={self.namespace!r})"

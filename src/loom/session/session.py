@@ -136,7 +136,11 @@ class Session:
     """One conversation: it recalls, compiles, calls the model, runs tools, compacts, saves, and reports each step.
 
     All messages stay in an append-only log; what the model is shown of it may be rewritten, and every rewrite can be
-    undone. One turn runs at a time.
+    undone. One turn runs at a time:
+
+        session = Session(model=open_model("anthropic:claude-sonnet-5"), session_id="trip")
+        reply = await session.send("Which train goes to Vienna?")
+        print(reply.text, reply.usage, session.messages)
     """
 
     def __init__(
