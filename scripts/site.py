@@ -163,6 +163,7 @@ def api_pages(root: Path = ROOT) -> list[Page]:
     pages: list[Page] = []
     for part, (title, packages) in PARTS.items():
         names = sorted((name for package in packages for name in by_package.pop(package, [])), key=_by_last)
+        names.sort(key=lambda name: _by_last(name) != part)  # what the page is named after comes first
         said = f"Every public name of this part, imported as `from loom import {names[0].rpartition('.')[2]}`."
         pages.append(Page(f"reference/api/{part}.md", "\n\n".join((f"# {title}: signatures", said, *_fill(names)))))
     if by_package:

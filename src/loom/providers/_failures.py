@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from loom.core.clock import Clock
 from loom.core.message import JSON
@@ -123,9 +124,17 @@ def ended_early(who: str) -> BadResponse:
     return BadResponse(f"the stream of {who} ended before the answer did; what came so far is not kept")
 
 
-def unreachable(who: str, error: Exception) -> ProviderUnavailable:
-    """The error for a connection that cannot be made, or breaks."""
-    return ProviderUnavailable(f"the connection to {who} failed ({type(error).__name__}: {error}); check the network")
+def unreachable(who: str, error: Exception, address: str | None = None) -> ProviderUnavailable:
+    """The error for a connection that cannot be made, or breaks; `address` is where a server of your own answers."""
+    at = f" at {_without_user(address)}" if address else ""
+    what = "is the server running?" if address else "check the network"
+    return ProviderUnavailable(f"the connection to {who}{at} failed ({type(error).__name__}: {error}); {what}")
+
+
+def _without_user(address: str) -> str:
+    """An address without the name and the password that it may hold."""
+    parts = urlsplit(address)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
 
 
 def _overflow(who: str, failure: Failure) -> ContextOverflow | None:

@@ -3,7 +3,7 @@
 import pytest
 
 from loom.errors import ContextOverflow, ProviderError, ProviderUnavailable, RateLimited
-from loom.providers._failures import Failure, as_error
+from loom.providers._failures import Failure, as_error, unreachable
 
 OVERFLOWS = [
     (400, {"error": {"type": "invalid_request_error", "message": "prompt is too long: 208310 tokens > 200000 maximum"}}, 200000, 208310),
@@ -78,3 +78,11 @@ def test_how_long_a_provider_is_away_is_told(status):
     error = as_error("p:m", Failure.read(None, status=status, retry_after=20.0))
     assert isinstance(error, ProviderUnavailable)
     assert error.retry_after == 20.0
+
+
+def test_a_server_of_ones_own_that_does_not_answer_is_named_by_its_address():
+    error = unreachable("compatible:qwen3", OSError("refused"), "http://ann:hunter2@127.0.0.1:11434/v1?key=hunter2")
+    assert "compatible:qwen3 at http://127.0.0.1:11434/v1 failed" in str(error)
+    assert str(error).endswith("is the server running?")
+    assert "hunter2" not in str(error)
+    assert str(unreachable("openai:gpt-5.1", OSError("refused"))).endswith("check the network")

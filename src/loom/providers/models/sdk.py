@@ -192,7 +192,7 @@ class SdkModel(StreamedModel):
             failure = Failure.read(failed.body, status=failed.status_code, retry_after=wait)
             return as_error(self.name, failure, key=self.key)
         if issubclass(kind, sdk.APIConnectionError | OSError) or kind.__module__.startswith("httpx"):
-            return unreachable(self.name, error)
+            return unreachable(self.name, error, self._base_url)
         if issubclass(kind, sdk.APIError):  # said inside a stream that had begun well
             return as_error(self.name, Failure.read(failed.body or failed.message), key=self.key)
         if issubclass(kind, ValueError | LookupError | TypeError | AttributeError):
