@@ -17,6 +17,7 @@ import pytest
 from loom import Agent, open_checkpoints, open_memory
 from loom.cli.serve import listening
 from loom.core.scope import Scope
+from loom.engine.urls import without_secrets
 from loom.errors import StoreError
 from loom.server.http.app import create_app
 from loom.server.http.guard import Counts, Gate, Limits
@@ -293,3 +294,26 @@ async def test_a_header_does_not_say_who_calls(tmp_path: Path) -> None:
         await caller.send(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 10.1.2.3\r\n\r\n")
         await caller.receive()
     assert seen == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:./bot.db", "sqlite:./bot.db"),
+        ("postgres://loom:secret@db/loom?password=secret", "postgres://db/loom"),
+        ("composite:?primary=postgres://a:secret@h/d&l2=redis://:secret@r:1", "postgres://h/d + redis://r:1"),
+    ],
+)
+def test_the_place_of_a_store_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert without_secrets(url) == shown
+
+
+async def test_allow_names_the_methods_of_the_nearest_path() -> None:
+    async with serving() as client:
+        for path, methods in (
+            ("memories/upsert", "POST"),
+            ("memories/x", "DELETE, GET, PATCH"),
+            ("facts", "GET, POST"),
+        ):
+            answer = await client.put(f"/v1/users/ann/{path}")
+            assert (answer.status_code, answer.headers["Allow"]) == (405, methods)

@@ -31,6 +31,7 @@ from loom.server.inspector import pages, requests, sessions
 from loom.server.tokens import TokenFile
 from scripts import picture
 from tests.server.filled import fill
+from tests.traces import rollouts
 
 pytestmark = pytest.mark.anyio
 
@@ -271,6 +272,48 @@ async def test_a_dropped_transcript_is_shown_and_not_stored(copy: str) -> None:
     assert not holds(copy, b"planted")
 
 
+async def test_transcripts_of_codex_damaged_ones_and_large_ones_are_read(filled: str) -> None:
+    lines = hostile_transcript(["words"] * 6).split(b"\n")
+    damaged = b"\n".join([*lines[:2], lines[2][: len(lines[2]) // 2], *lines[3:], b"\x00\xff{"])
+    large = hostile_transcript(["many words " * 300_000] * 4)
+    assert len(large) > 12_000_000, "more than any other request may have"
+    counted = rollouts.counted((1_000, 0, 5), (1_000, 0, 5))
+    codex = rollouts.text_of(rollouts.meta("cx"), rollouts.turn(), *rollouts.said("Fix it."), counted)
+    async with serving(filled) as client:
+
+        async def drop(name: str, body: bytes) -> str:
+            done = await client.post("/inspect/transcript", files={"file": (name, body)})
+            assert done.status_code == 200, done.text[:500]
+            check_markup(done.text)
+            assert "<svg" in done.text
+            return done.text
+
+        assert re.findall(r"\d+ lines? left out: [^<]+", await drop("damaged.jsonl", damaged))
+        assert "codex" in await drop("rollout.jsonl", codex.encode())
+        assert len(await drop("large.jsonl", large)) < 100_000, "no text of it is repeated in full"
+        for sent in ({"data": {"file": "words"}}, {"files": {"other": ("x", b"y")}}, {}):
+            refused = await client.post("/inspect/transcript", **sent)
+            assert refused.status_code == 422
+            assert "choose a transcript" in refused.text
+
+
+async def test_no_file_is_read_of_who_has_no_token(filled: str, tmp_path: Path) -> None:
+    tokens = TokenFile(tmp_path / "tokens.json")
+    tokens.add("somebody")
+    taken: list[int] = []
+
+    async def parts() -> AsyncGenerator[bytes]:
+        for number in range(3):
+            taken.append(number)
+            yield b"x" * 1_000
+
+    async with serving(filled, tokens=tokens) as client:
+        headers = {"Content-Type": "multipart/form-data; boundary=x"}
+        answer = await client.post("/inspect/transcript", content=parts(), headers=headers)
+        assert answer.status_code == 401
+        assert taken == []
+
+
 async def test_a_server_with_tokens_asks_for_one(copy: str, tmp_path: Path) -> None:
     tokens = TokenFile(tmp_path / "tokens.json")
     ann = tokens.add("ann", users=["ann"])
@@ -351,7 +394,7 @@ async def test_a_long_conversation_is_paged_and_every_message_is_on_one_page(tmp
         assert f'dir="auto">message &lt;{149}&gt;</p>' in forward[-1]
         points = await walk(client, "u/ann/sessions/long", "older checkpoints")
         for n in range(150):
-            assert sum(f"<code>c{n:04}</code>" in text for text in points) == 1, n
+            assert sum(f">c{n:04}</code>" in text for text in points) == 1, n
 
 
 async def test_a_huge_message_is_cut_and_read_in_pieces(tmp_path: Path) -> None:
@@ -480,8 +523,8 @@ async def test_not_reported_is_not_zero_and_a_cache_that_nobody_missed_is_lost(t
         rows = re.findall(r"<tr><td.*?</tr>", text, re.DOTALL)
         assert rows[0].count('<span class="silent">not reported</span>') == 4, "read, predicted, written, and the state"
         assert "0</td>" in rows[1]
-        assert "left unread" in rows[3], "1,800 of the 2,100 tokens that were left were not read"
-        assert "left unread" not in rows[1] + rows[2]
+        assert "unexplained" in rows[3], "1,800 of the 2,100 tokens that were left were not read"
+        assert "unexplained" not in rows[1] + rows[2]
         assert ">1 \N{MULTIPLICATION SIGN}</b>cache lost" in text
         assert "1 of 4</b>cache not reported" in text
         first = await page(client, "u/ann/sessions/talk/requests/q0")

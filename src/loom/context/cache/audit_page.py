@@ -19,6 +19,10 @@ BARS: Final = 360
 CHARTS: Final = 60
 """Sessions with a chart of their own, those that lost most first; the table has all of them."""
 _WIDTH, _HEIGHT, _TOP, _LEFT = 960, 190, 22, 58
+_FEW, _LOW = 12, 96
+"""A chart of few bars is low, and they stand beside each other at its left."""
+_TWO_TIMES: Final = 300
+"""The width of bars below which two times fit."""
 
 STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1b1f24; --dim: #59636e; --paper: #ffffff; --line: #d5dae0; --read: #2f7d5b;
@@ -89,7 +93,7 @@ def sums_list(sums: Audit | AuditedSession) -> str:
     if sums.missed:
         items.append(("missed, not promised", f"{sums.missed:,}", ""))
     rows = "".join(f'<li class="{kind}"><b>{escape(value)}</b>{escape(name)}</li>' for name, value, kind in items)
-    unpriced = ", ".join(f"{escape(model)} ({count:,})" for model, count in sums.unpriced.items())
+    unpriced = ", ".join(f"{escape(brief(model))} ({count:,})" for model, count in sums.unpriced.items())
     note = f"<p>Price not known, so not in the cost: {unpriced}.</p>" if unpriced else ""
     return f'<ul class="sums">{rows}</ul>{note}'
 
@@ -131,7 +135,7 @@ def sessions_table(sessions: Sequence[AuditedSession], *, linked: Sequence[Audit
 
 def session_section(session: AuditedSession) -> str:
     """One session: what it is, its chart and its collapses."""
-    kind = f"{session.program}, subagent of {session.parent}" if session.is_subagent else session.program
+    kind = f"{session.program}, subagent of {brief(session.parent or '')}" if session.is_subagent else session.program
     return "\n".join(
         [
             f'<h2 id="{anchor(session)}">{escape(name_of(session))}</h2>',
@@ -153,7 +157,8 @@ def collapses_list(calls: Iterable[AuditedCall]) -> str:
             rows.append(
                 f'<tr><td class="n"><span class="lost" aria-hidden="true">▼</span> {call.number:,}</td>'
                 f"<td>{escape(moment(call.at))}</td><td>{escape(lost.cause.replace('_', ' '))}</td>{figures}"
-                f'<td>{escape(lost.message + also)}<br><span class="dim">{escape(lost.advice)}</span></td></tr>'
+                f"<td>{escape(brief(lost.message + also, 1_000))}<br>"
+                f'<span class="dim">{escape(lost.advice)}</span></td></tr>'
             )
     if not rows:
         return ""
@@ -161,42 +166,59 @@ def collapses_list(calls: Iterable[AuditedCall]) -> str:
     return f'<div class="wide" tabindex="0"><table>{head}<th>why</th></tr>{"".join(rows)}</table></div>'
 
 
-def requests_chart(calls: Sequence[AuditedCall], *, link: Callable[[AuditedCall], str] | None = None) -> str:
+REQUESTS_LEGEND: Final = (
+    '<div class="legend"><span><i class="read"></i>read</span><span><i class="written"></i>written</span>'
+    '<span><i class="fresh"></i>neither</span><span><i class="unknown"></i>not reported</span>'
+    '<span><span class="lost" aria-hidden="true">▼</span> cache lost</span>{}</div>'
+)
+"""What the bars mean; with a place for one more line."""
+
+
+def requests_chart(
+    calls: Sequence[AuditedCall], *, link: Callable[[AuditedCall], str] | None = None, legend: bool = True
+) -> str:
     """One bar for each request in the order of time: read, written, neither; a red mark where the cache was lost.
 
-    With `link`, a bar leads to the page of its request: of several, to the first that lost the cache.
+    With `link`, a bar leads to the page of its request: of several, to the first that lost the cache. A page with many
+    charts has one `legend` for all of them.
     """
     size = -(-len(calls) // BARS) or 1
     groups = [calls[start : start + size] for start in range(0, len(calls), size)]
     top = max((_mean(group, lambda call: call.prompt) for group in groups), default=0) or 1
-    room, step = _WIDTH - _LEFT - 4, (_WIDTH - _LEFT - 4) / max(len(groups), 12)
-    base = _TOP + _HEIGHT
-    drawn = [_bar(group, _LEFT + n * step, step, base, top) for n, group in enumerate(groups)]
+    height = _HEIGHT if len(groups) > _FEW else _LOW
+    room, base = _WIDTH - _LEFT - 4, _TOP + height
+    step = room / max(len(groups), 2 * _FEW)
+    drawn = [_bar(group, _LEFT + n * step, step, height, top) for n, group in enumerate(groups)]
     if link is not None:
         leads = [next((call for call in group if call.collapse), group[0]) for group in groups]
         drawn = [f'<a href="{escape(link(call))}">{bar}</a>' for call, bar in zip(leads, drawn, strict=True)]
     bars = "".join(drawn)
-    first, last = (moment(calls[0].at), moment(calls[-1].at)) if calls else ("", "")
     label = f"{len(calls):,} requests, {sum(1 for call in calls if call.collapse):,} collapses of the cache"
     merged = f"; each bar is the mean of {size:,} requests" if size > 1 else ""
+    end = _LEFT + len(groups) * step
     axis = (
-        f'<line class="axis" x1="{_LEFT}" x2="{_LEFT + room}" y1="{base}" y2="{base}"/>'
+        f'<line class="axis" x1="{_LEFT}" x2="{end:.1f}" y1="{base}" y2="{base}"/>'
         f'<text x="{_LEFT - 6}" y="{_TOP + 8}" text-anchor="end">{_short(top)}</text>'
-        f'<text x="{_LEFT - 6}" y="{base}" text-anchor="end">0</text>'
-        f'<text x="{_LEFT}" y="{base + 16}">{escape(first)}</text>'
-        f'<text x="{_LEFT + room}" y="{base + 16}" text-anchor="end">{escape(last)}</text>'
+        f'<text x="{_LEFT - 6}" y="{base}" text-anchor="end">0</text>{_times(calls, base + 16, end)}'
     )
     return (
         f'<svg viewBox="0 0 {_WIDTH} {base + 22}" role="{"group" if link else "img"}" '
         f'aria-label="{escape(label + merged)}">{axis}{bars}</svg>'
-        f'<div class="legend"><span><i class="read"></i>read</span><span><i class="written"></i>written</span>'
-        f'<span><i class="fresh"></i>neither</span><span><i class="unknown"></i>not reported</span>'
-        f'<span><span class="lost" aria-hidden="true">▼</span> cache lost</span>'
-        f"<span>tokens of each prompt{escape(merged)}</span></div>"
+        + (REQUESTS_LEGEND.format(f"<span>tokens of each prompt{escape(merged)}</span>") if legend else "")
     )
 
 
-def _bar(group: Sequence[AuditedCall], x: float, step: float, base: int, top: float) -> str:
+def _times(calls: Sequence[AuditedCall], y: int, end: float) -> str:
+    """When the requests were made, below the first and the last of them."""
+    if not calls:
+        return ""
+    first, last = escape(moment(calls[0].at)), escape(moment(calls[-1].at))
+    if end < _LEFT + _TWO_TIMES:
+        return f'<text x="{_LEFT}" y="{y}">{first if first == last else f"{first} to {last}"}</text>'
+    return f'<text x="{_LEFT}" y="{y}">{first}</text><text x="{end:.1f}" y="{y}" text-anchor="end">{last}</text>'
+
+
+def _bar(group: Sequence[AuditedCall], x: float, step: float, room: int, top: float) -> str:
     width = max(0.6, step - (1.5 if step > 5 else 0.3))
     known = [call for call in group if call.read is not None]
     parts: list[tuple[str, float]] = [("unknown", _mean(group, lambda call: call.prompt))]
@@ -207,9 +229,9 @@ def _bar(group: Sequence[AuditedCall], x: float, step: float, base: int, top: fl
             ("fresh", _mean(known, lambda call: call.fresh)),
         ]
     drawn: list[str] = []
-    y = float(base)
+    y = float(_TOP + room)
     for kind, tokens in parts:
-        height = _HEIGHT * tokens / top
+        height = room * tokens / top
         y -= height
         if tokens:
             place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
@@ -218,14 +240,14 @@ def _bar(group: Sequence[AuditedCall], x: float, step: float, base: int, top: fl
     if lost:
         place = f'x="{x + width / 2:.1f}" y="{max(11.0, y - 4):.1f}"'
         drawn.append(f'<text class="lost" {place} text-anchor="middle">▼</text>')
-    reach = f'<rect class="reach" x="{x:.1f}" y="{_TOP}" width="{step:.1f}" height="{_HEIGHT}"/>'
+    reach = f'<rect class="reach" x="{x:.1f}" y="{_TOP}" width="{step:.1f}" height="{room}"/>'
     return f"<g><title>{escape(_tooltip(group, lost))}</title>{reach}{''.join(drawn)}</g>"
 
 
 def _tooltip(group: Sequence[AuditedCall], lost: Sequence[AuditedCall]) -> str:
     first, last = group[0], group[-1]
     if len(group) == 1:
-        lines = [f"request {first.number:,}, {moment(first.at)}, {first.model}"]
+        lines = [f"request {first.number:,}, {moment(first.at)}, {brief(first.model)}"]
         if first.read is None:
             lines.append(f"{first.prompt:,} tokens; the provider did not report what it read")
         else:
@@ -247,8 +269,13 @@ def _mean(group: Sequence[AuditedCall], tokens: Callable[[AuditedCall], int]) ->
 
 
 def name_of(session: AuditedSession) -> str:
-    """What a session is called: its title, or its id."""
-    return session.title or session.session_id or session.path
+    """What a session is called: its title, or its id; the beginning of a very long one."""
+    return brief(session.title or session.session_id or session.path)
+
+
+def brief(text: str, length: int = 200) -> str:
+    """The beginning of a text of others, which may have any length."""
+    return text if len(text) <= length else f"{text[: length - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def anchor(session: AuditedSession) -> str:

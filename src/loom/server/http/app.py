@@ -32,7 +32,7 @@ from loom.server.http.guard import LOOPBACK, App, Counts, Gate, Limits, Receive,
 from loom.server.http.shapes import ErrorOut
 from loom.server.inspector import requests as request_pages
 from loom.server.inspector import sessions as session_pages
-from loom.server.inspector.pages import PREFIX, add_pages, refusal_page
+from loom.server.inspector.pages import PREFIX, TRANSCRIPT, add_pages, refusal_page
 from loom.server.mcp import MemoryTools, mcp_server
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ def create_app(
             return None if token is None else f"token {token.name}"
         return None
 
-    return Gate(app, hosts=hosts, limits=limits, counts=place.counts, known=known, end=place.end)
+    uploads = frozenset({TRANSCRIPT})
+    return Gate(app, hosts=hosts, limits=limits, counts=place.counts, known=known, end=place.end, uploads=uploads)
 
 
 def _mcp_app(server: Server[Any]) -> Starlette:
@@ -199,11 +200,13 @@ def _add_errors(app: FastAPI) -> None:
 
 
 def _methods(app: FastAPI, path: str) -> list[str]:
-    """The methods of all routes of a path."""
+    """The methods of a path: of `/memories/upsert`, not those of `/memories/{id}`, which would fit as well."""
     inner = (getattr(route, "original_router", None) for route in app.router.routes)
     routes = [*app.router.routes, *(route for router in inner if router is not None for route in router.routes)]
-    fitting = (route for route in routes if isinstance(route, Route) and route.path_regex.match(path))
-    return sorted({method for route in fitting for method in route.methods or ()})
+    fitting = [route for route in routes if isinstance(route, Route) and route.path_regex.match(path)]
+    nearest = min((route.path.count("{") for route in fitting), default=0)
+    found = (route.methods or () for route in fitting if route.path.count("{") == nearest)
+    return sorted({method for methods in found for method in methods})
 
 
 class _Checked:

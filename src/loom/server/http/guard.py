@@ -100,6 +100,8 @@ class Limits:
     """What one request, and one caller, may use."""
 
     body_bytes: int = 8_000_000
+    upload_bytes: int = 256_000_000
+    """Of a transcript that is dropped on its page."""
     header_bytes: int = 64_000
     seconds: float = 60.0
     """Until an answer begins, and between two parts of it."""
@@ -220,10 +222,11 @@ class Gate:
         counts: Counts,
         known: Known | None = None,
         end: Callable[[], None] | None = None,
+        uploads: frozenset[str] = frozenset(),
         added: tuple[tuple[bytes, bytes], ...] = _SECURITY,
     ) -> None:
         self._app, self._hosts, self._limits, self._counts, self._added = app, hosts, limits, counts, added
-        self._known, self._end = known, end
+        self._known, self._end, self._uploads = known, end, uploads
         self._rates = _Rates(limits)
 
     def end(self) -> None:
@@ -264,7 +267,7 @@ class Gate:
             if not streams:
                 time_limit.deadline = anyio.current_time() + self._limits.seconds
             with time_limit:
-                await self._app(scope, _capped(receive, self._limits.body_bytes), note)
+                await self._app(scope, _capped(receive, self._most(scope)), note)
             if time_limit.cancelled_caught:
                 await stop(
                     Refusal(504, "too_slow", f"it took longer than {self._limits.seconds:g} seconds", "ask for less")
@@ -278,6 +281,10 @@ class Gate:
             self._counts.requests[method, route, status] += 1
             self._counts.seconds[method, route] += monotonic() - begun
 
+    def _most(self, scope: Scope) -> int:
+        """The bytes that the body of a request may have."""
+        return self._limits.upload_bytes if scope["path"] in self._uploads else self._limits.body_bytes
+
     def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         if sum(len(name) + len(value) for name, value in scope["headers"]) > self._limits.header_bytes:
             raise Refusal(431, "too_large", f"the headers are longer than {self._limits.header_bytes:,} bytes")
@@ -289,8 +296,8 @@ class Gate:
         if origin is not None and _place(origin.decode("latin-1")) != given:
             raise Refusal(403, "wrong_origin", "pages of other sites may not call this server", "call it from your own")
         length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or len(length) > _DIGITS or int(length) > self._limits.body_bytes:
-            raise _too_large(self._limits.body_bytes)
+        if not length.isdigit() or len(length) > _DIGITS or int(length) > self._most(scope):
+            raise _too_large(self._most(scope))
         # Anybody can make up tokens, so that only one that counts has a rate of its own.
         token = self._known(scope, headers.get(b"authorization", b"").decode("latin-1")) if self._known else None
         if not self._rates.take(token or str((scope.get("client") or ("",))[0])):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
@@ -322,7 +322,7 @@ class SectionUse:
     @property
     def kind(self) -> int:
         """The number of its colour."""
-        return SECTIONS.index(self.name) if self.name in SECTIONS else len(SECTIONS)
+        return _colour(self.name)
 
 
 def ordered(sections: Mapping[str, int]) -> list[tuple[str, int]]:
@@ -339,8 +339,7 @@ def small_bar(sections: Mapping[str, int]) -> str:
     x, parts = 0.0, list[str]()
     for name, tokens in ordered(sections):
         size = tokens / total * 160
-        kind = SECTIONS.index(name) if name in SECTIONS else len(SECTIONS)
-        rect = f'<rect class="s{kind}" x="{x:.1f}" y="0" width="{max(size - 1, 0.5):.1f}" height="14"/>'
+        rect = f'<rect class="s{_colour(name)}" x="{x:.1f}" y="0" width="{max(size - 1, 0.5):.1f}" height="14"/>'
         parts.append(f"<g><title>{escape(f'{name}: {tokens:,} tokens, {tokens / total:.0%}')}</title>{rect}</g>")
         x += size
     label = escape(", ".join(f"{name} {tokens:,}" for name, tokens in ordered(sections)))
@@ -404,34 +403,41 @@ def _cache_row(cache: Mapping[str, int] | None, width: int) -> str:
 def sections_chart(windows: Sequence[Mapping[str, int]], hrefs: Sequence[str]) -> str:
     """One bar for each request in the order of time, by section."""
     top = max((sum(sections.values()) for sections in windows), default=0) or 1
-    step = (_WIDE - 62) / max(len(windows), 12)
+    room = 190 if len(windows) > 12 else 96
+    base, step = 22 + room, (_WIDE - 62) / max(len(windows), 24)
     bars = list[str]()
     for number, (sections, href) in enumerate(zip(windows, hrefs, strict=True)):
-        y, parts = 212.0, list[str]()
+        y, parts = float(base), list[str]()
         for name, tokens in ordered(sections):
-            height = 190 * tokens / top
+            height = room * tokens / top
             y -= height
-            kind = SECTIONS.index(name) if name in SECTIONS else len(SECTIONS)
             width = max(0.6, step - (1.5 if step > 5 else 0.3))
             place = f'x="{58 + number * step:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
-            parts.append(f'<rect class="s{kind}" {place}/>')
+            parts.append(f'<rect class="s{_colour(name)}" {place}/>')
         told = escape(", ".join(f"{name} {tokens:,}" for name, tokens in ordered(sections)) or "sections not recorded")
         told = f"request {number + 1}: {told}"
         bars.append(f'<a href="{escape(href)}" aria-label="{told}"><g><title>{told}</title>{"".join(parts)}</g></a>')
-    used = [name for name, _ in ordered({name: 1 for sections in windows for name in sections})]
-    legend = "".join(
-        f'<span><i class="s{SECTIONS.index(name) if name in SECTIONS else len(SECTIONS)}"></i>{escape(name)}</span>'
-        for name in used
-    )
     axis = (
-        f'<line class="axis" x1="58" x2="{_WIDE - 4}" y1="212" y2="212"/>'
+        f'<line class="axis" x1="58" x2="{58 + len(windows) * step:.1f}" y1="{base}" y2="{base}"/>'
         f'<text x="52" y="30" text-anchor="end">{top:,}</text>'
-        f'<text x="52" y="212" text-anchor="end">0</text>'
+        f'<text x="52" y="{base}" text-anchor="end">0</text>'
     )
     return (
-        f'<svg viewBox="0 0 {_WIDE} 234" role="group" aria-label="{len(windows):,} requests by section">{axis}'
-        f'{"".join(bars)}</svg><p class="legend">{legend}<span>tokens of each prompt, by estimate</span></p>'
+        f'<svg viewBox="0 0 {_WIDE} {base + 6}" role="group" aria-label="{len(windows):,} requests by section">{axis}'
+        f"{''.join(bars)}</svg>"
     )
+
+
+def sections_legend(windows: Iterable[Mapping[str, int]]) -> str:
+    """What the colours of these windows mean."""
+    used = ordered({name: 1 for sections in windows for name in sections})
+    names = "".join(f'<span><i class="s{_colour(name)}"></i>{escape(name)}</span>' for name, _ in used)
+    return f'<p class="legend">{names}<span>tokens of each prompt, by estimate</span></p>'
+
+
+def _colour(section: str) -> int:
+    """The number of the colour of a section."""
+    return SECTIONS.index(section) if section in SECTIONS else len(SECTIONS)
 
 
 # -- a conversation on a line

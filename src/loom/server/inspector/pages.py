@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -10,14 +11,15 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, BinaryIO, Final
 from urllib.parse import quote
 
 import anyio.to_thread
-from fastapi import APIRouter, FastAPI, Form, Request, UploadFile
+from fastapi import APIRouter, FastAPI, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
+from starlette.datastructures import UploadFile
 
 from loom.admin.doctor import labels_of
 from loom.context.cache.audit import Audit, audit_transcripts
@@ -53,6 +55,8 @@ from loom.text.tokens import EstimateCounter
 from loom.traces.reader import read_transcripts
 
 PREFIX: Final = "/inspect"
+TRANSCRIPT: Final = f"{PREFIX}/transcript"
+"""Where a transcript is dropped: a file that may be much larger than other requests."""
 COOKIE: Final = "loom_token"
 MISSED: Final = 5
 """Hits behind the last one that are shown as just missed."""
@@ -553,15 +557,24 @@ async def transcript(request: Request) -> Response:
 
 
 @router.post("/transcript")
-async def read_transcript(request: Request, file: UploadFile) -> Response:
+async def read_transcript(request: Request) -> Response:
     """The requests of a transcript; nothing of it is stored."""
-    _token(request)
-    name = plain_text(Path(file.filename or "transcript.jsonl").name)[:200] or "transcript.jsonl"
-    suffix = Path(name).suffix
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / f"uploaded{suffix if _SUFFIX.fullmatch(suffix) else '.jsonl'}"
-        place.write_bytes(await file.read())
-        return await _audited(request, place, name)
+    _token(request)  # before any of the file is read
+    async with request.form(max_files=1, max_fields=1) as form:
+        file = form.get("file")
+        if not isinstance(file, UploadFile) or not file.filename:
+            raise UsageError("no file was sent; choose a transcript first")
+        name = plain_text(Path(file.filename).name)[:200] or "transcript.jsonl"
+        suffix = Path(name).suffix
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder) / f"uploaded{suffix if _SUFFIX.fullmatch(suffix) else '.jsonl'}"
+            await anyio.to_thread.run_sync(_copy, file.file, place)
+            return await _audited(request, place, name)
+
+
+def _copy(file: BinaryIO, place: Path) -> None:
+    with place.open("wb") as copy:
+        shutil.copyfileobj(file, copy)
 
 
 async def _audited(request: Request, path: Path, name: str) -> Response:
@@ -570,9 +583,16 @@ async def _audited(request: Request, path: Path, name: str) -> Response:
         audit = await anyio.to_thread.run_sync(lambda: audit_transcripts(read_transcripts([path])))
     except UsageError as error:
         raise UsageError(str(error).replace(str(path), name)) from error
-    notes = () if audit.sessions else ("it holds no requests with usage",)
-    sections = audit_sections(audit, {str(path): name})
-    return page(request, "transcript.html", about=name, notes=notes, sections=sections)
+    names = {str(path): name}
+    notes = _left_out(audit, names)
+    return page(request, "transcript.html", about=name, notes=notes, sections=audit_sections(audit, names))
+
+
+def _left_out(audit: Audit, names: Mapping[str, str]) -> list[str]:
+    """What an audit says nothing about: lines and files that could not be read."""
+    notes = [] if audit.sessions else ["it holds no requests with usage"]
+    notes += [f"{count:,} line{'' if count == 1 else 's'} left out: {why}" for why, count in audit.skipped.items()]
+    return notes + [f"not read: {names.get(path, path)}: {why}" for path, why in list(audit.unread.items())[:_GROUP]]
 
 
 def audit_sections(audit: Audit, names: Mapping[str, str]) -> list[Markup]:

@@ -13,14 +13,22 @@ from markupsafe import Markup
 
 from loom.catalog import find_model
 from loom.context.cache.audit import AuditedCall, Collapse
-from loom.context.cache.audit_page import dollars, requests_chart
+from loom.context.cache.audit_page import REQUESTS_LEGEND, dollars, requests_chart
 from loom.context.cache.explain import Explanation, explain
 from loom.context.cache.simulate import Analysis, common_length
 from loom.core.message import JSON
 from loom.core.scope import Scope
 from loom.errors import LoomError, NotFound
 from loom.protocols.checkpoint_store import CheckpointStore
-from loom.server.inspector.charts import SectionUse, drawn, ordered, sections_chart, small_bar, window_bar
+from loom.server.inspector.charts import (
+    SectionUse,
+    drawn,
+    ordered,
+    sections_chart,
+    sections_legend,
+    small_bar,
+    window_bar,
+)
 from loom.server.inspector.pages import PREFIX, base_of, caller_of, page
 from loom.session.journal import BODY, CacheLoss, RequestRecord, body_in, requests_of
 
@@ -35,7 +43,7 @@ _LOSSES: Final = 10
 _AROUND: Final = 160
 """Characters shown on both sides of the byte that moved."""
 _MOST_AROUND: Final = 20_000
-_UNREAD: Final = "left unread"
+_UNREAD: Final = "unexplained"
 """The cause of a loss that nobody recorded: most of what the request before had left in the cache was not read."""
 _BARS: Final = 360
 """Requests that are drawn by section, the newest."""
@@ -58,6 +66,12 @@ class _Journal:
     def href(self, number: int) -> str:
         """The page of a request, by its number from 1."""
         return f"{self.here}/requests/{quote(self.records[number - 1].id, safe='')}"
+
+    def price_of_loss(self, number: int) -> float | None:
+        """What the lost tokens cost more than if they had been read; None if the price is not known."""
+        one, loss = self.records[number - 1], self.losses[number - 1]
+        price, rates = _prices(one)
+        return None if loss is None or price is None else loss.tokens * (rates["written"] - rates["read"]) * price
 
 
 def _loss(before: RequestRecord | None, one: RequestRecord) -> CacheLoss | None:
@@ -90,6 +104,7 @@ async def requests(request: Request, user: str, after: str = "", by: str = "cach
         by=by,
         here=f"{base_of(user)}/requests",
         sums=_sums(journals),
+        legend=_legend(journals, by),
         sections=[_section(one, by=by, whole=False) for one in journals],
         following=saved[looked - 1] if looked < len(saved) else None,
         after=after,
@@ -116,6 +131,7 @@ async def session_requests(
         session_id=session,
         session_href=journal.here,
         sums=_sums([journal]),
+        legend=_legend([journal], by),
         sections=[_section(journal, by=by, whole=True, end=end)] if records else [],
         earlier=max(1, end - _ROWS) if end - _ROWS > 1 else None,
         follow=f"{journal.here}/events",
@@ -140,9 +156,19 @@ def _sums(journals: Sequence[_Journal]) -> list[tuple[str, str, bool]]:
         ("cache lost", f"{len(losses):,} \N{MULTIPLICATION SIGN}", bool(losses)),
         ("tokens lost", f"{sum(loss.tokens for loss in losses):,}", bool(losses)),
     ]
+    paid = [journal.price_of_loss(n) for journal in journals for n, loss in enumerate(journal.losses, 1) if loss]
+    known = [usd for usd in paid if usd is not None]
+    found += [("paid for that", dollars(sum(known)), True)] if known else []
     failed = sum(one.error is not None for one in records)
     found += [("cache not reported", f"{silent:,} of {len(records):,}", False)] if silent else []
     return found + ([("failed", f"{failed:,}", True)] if failed else [])
+
+
+def _legend(journals: Sequence[_Journal], by: str) -> Markup:
+    """What the bars of all these conversations mean."""
+    if by == "sections":
+        return drawn(sections_legend(one.sections for journal in journals for one in journal.records))
+    return drawn(REQUESTS_LEGEND.format("<span>height: tokens of the prompt</span>"))
 
 
 def _section(journal: _Journal, *, by: str, whole: bool, end: int = 0) -> Markup:
@@ -154,7 +180,7 @@ def _section(journal: _Journal, *, by: str, whole: bool, end: int = 0) -> Markup
         chart = sections_chart([one.sections for one in records[first:]], hrefs)
     else:
         calls = [_call(number, one, loss) for number, (one, loss) in enumerate(zip(records, losses, strict=True), 1)]
-        chart = requests_chart(calls, link=lambda call: journal.href(call.number))
+        chart = requests_chart(calls, link=lambda call: journal.href(call.number), legend=False)
     if whole:
         shown = range(max(1, end - _ROWS), end)
     else:
@@ -233,7 +259,7 @@ def _row(journal: _Journal, number: int) -> Markup:
     elif one.cache_read is None:
         state = _SILENT
     else:
-        state = Markup("as predicted") if one.predicted_read else Markup("nothing was expected")
+        state = Markup("as predicted") if one.predicted_read else Markup("nothing to read yet")
     prompt = Markup("-") if one.usage is None else f"{one.usage.input:,}"
     cells = (prompt, _count(one.cache_read), _count(one.predicted_read), _count(one.cache_write), _dollars(one.cost))
     figures = Markup("").join(Markup('<td class="n">{}</td>').format(cell) for cell in cells)
@@ -285,6 +311,7 @@ async def one_request(request: Request, user: str, session: str, id: str, around
         here=journal.here,
         one=one,
         loss=loss,
+        paid=journal.price_of_loss(place + 1),
         unread=_UNREAD,
         number=place + 1,
         last=len(journal.records),
@@ -309,15 +336,21 @@ def cache_use(one: RequestRecord) -> Mapping[str, int] | None:
     return {"read": one.cache_read, "written": written, "fresh": max(0, one.usage.input - one.cache_read - written)}
 
 
+def _prices(one: RequestRecord) -> tuple[float | None, dict[str, float]]:
+    """Dollars for a token of the prompt, None if not known; and what share of it each use of the cache costs."""
+    info = find_model(one.model, one.provider or None)
+    rules, price = info.cache, info.input_price
+    rates = {"read": rules.read, "written": rules.write.get(rules.default_ttl or "", 1.0), "fresh": 1.0}
+    return None if price is None else price / 1e6, rates
+
+
 def section_uses(one: RequestRecord) -> list[SectionUse]:
     """What the cache did with each section: a prefix is read, what follows is written, the end is neither."""
     cache, total = cache_use(one), sum(one.sections.values())
     if cache is None or not total:
         return [SectionUse(name, tokens, None, None, None, None) for name, tokens in ordered(one.sections)]
-    info = find_model(one.model, one.provider or None)
-    rules, price = info.cache, info.input_price
+    price, rates = _prices(one)
     scale = sum(cache.values()) / total
-    prices = {"read": rules.read, "written": rules.write.get(rules.default_ttl or "", 1.0), "fresh": 1.0}
     uses: list[SectionUse] = []
     done = 0.0
     for name, tokens in ordered(one.sections):
@@ -326,7 +359,7 @@ def section_uses(one: RequestRecord) -> list[SectionUse]:
         for kind, size in cache.items():
             parts[kind] = max(0.0, min(end, start + size) - max(begin, start))
             start += size
-        usd = None if price is None else sum(parts[kind] * prices[kind] for kind in parts) * price / 1e6
+        usd = None if price is None else sum(parts[kind] * rates[kind] for kind in parts) * price
         uses.append(SectionUse(name, tokens, parts["read"], parts["written"], parts["fresh"], usd))
         done = end
     return uses

@@ -112,7 +112,9 @@ async def session(
     end = len(log) if before is None else min(max(before, 1), len(log))
     within = [(n, entry) for n, entry in told if n < end][-_ENTRIES:]
     saved = await store.list(scope, limit=_POINTS + 1, before=points)
-    forks, origin = await _related(caller, session)
+    known = {point.id: point for point in await store.list(caller.scope, limit=_RELATED)}
+    line = _line_to(last, known)
+    forks, origin = _related(caller, session, known)
     marks = [_mark(n, entry, covered, here) for n, entry in told]
     places = {n: place for place, (n, _) in enumerate(told)}
     chart = line_chart(
@@ -135,13 +137,28 @@ async def session(
         earlier=within[0][0] if within and within[0][0] > told[0][0] else None,
         later=_later(told, within),
         total=len(told),
-        checkpoints=saved[:_POINTS],
+        checkpoints=[(point, _last_words(point, log) if point.id in line else "") for point in saved[:_POINTS]],
         older=saved[_POINTS - 1].id if len(saved) > _POINTS else None,
         newest=last.id,
         notes=[note[:300]] if note else [],
         follow=f"{here}/events",
         moved=before is not None or points is not None,
     )
+
+
+def _line_to(last: Checkpoint, known: Mapping[str, Checkpoint]) -> frozenset[str]:
+    """The checkpoints that the conversation went through on its way here; not those that it left by going back."""
+    found, at = set[str](), last
+    while at.id not in found:
+        found.add(at.id)
+        at = known.get(at.parent or "", at)
+    return frozenset(found)
+
+
+def _last_words(point: Checkpoint, log: Sequence[LogEntry]) -> str:
+    """What the user had said last at a checkpoint."""
+    spoken = (entry.message for entry in reversed(log[: point.position]) if isinstance(entry, LoggedMessage))
+    return next((shortened(one.text, _FIRST_WORDS) for one in spoken if one.role == "user" and one.text), "")
 
 
 def _grouped(lines: Sequence[_LogLine]) -> list[tuple[bool, list[_LogLine]]]:
@@ -182,14 +199,14 @@ def _about(told: Sequence[LogEntry], turns: int) -> str:
     return ", ".join(f"{n:,} {name}{'' if n == 1 else 's'}" for name, n in counts.items() if n or name in always)
 
 
-async def _related(caller: Caller, session: str) -> tuple[list[tuple[int, str, str]], tuple[str, str] | None]:
+def _related(
+    caller: Caller, session: str, known: Mapping[str, Checkpoint]
+) -> tuple[list[tuple[int, str, str]], tuple[str, str] | None]:
     """The forks of a conversation, each with where it left; and the conversation that this one was forked from."""
-    found = await caller.place.checkpoints.list(caller.scope, limit=_RELATED)
-    owners = {point.id: point for point in found}
     forks: dict[str, tuple[int, str, str]] = {}
     origin: tuple[str, str] | None = None
-    for point in found:
-        parent = owners.get(point.parent or "")
+    for point in known.values():
+        parent = known.get(point.parent or "")
         if parent is None or parent.session_id == point.session_id:
             continue
         base = base_of(caller.user)
@@ -205,11 +222,9 @@ def _mark(position: int, entry: LogEntry, covered: frozenset[str], here: str) ->
     href = f"{here}?before={position + 1}#e-{position}"
     match entry:
         case LoggedMessage():
-            parts = entry.message.parts
-            kind = (
-                "tool" if any(isinstance(part, ToolCallPart | ToolResultPart) for part in parts) else entry.message.role
-            )
-            told = f"{entry.message.role}: {shortened(_text(entry.message), 120)}"
+            is_call = any(isinstance(part, ToolCallPart) for part in entry.message.parts)
+            kind = "tool" if is_call else _speaker(entry.message)
+            told = f"{_speaker(entry.message)}: {shortened(_text(entry.message), 120)}"
             known = kind if kind in {"user", "assistant", "tool"} else "other"
             return LineMark(known, told, href, entry.id in covered)
         case Compaction():
@@ -225,7 +240,9 @@ def _line(position: int, entry: LogEntry, covered: frozenset[str], applied: Sequ
     match entry:
         case LoggedMessage():
             pieces = tuple(_pieces(entry.message))
-            return _LogLine("message", entry.id, entry.at, position, entry.message.role, pieces, entry.id in covered)
+            return _LogLine(
+                "message", entry.id, entry.at, position, _speaker(entry.message), pieces, entry.id in covered
+            )
         case Compaction():
             return _LogLine("compaction", entry.id, entry.at, position, compaction=entry, applies=entry.id in applied)
         case _:
@@ -244,6 +261,11 @@ def _pieces(message: Message) -> list[_Piece]:
             kind, text = "thinking", part.text
         found.append(_Piece(kind, text[:_WORDS], name, max(0, len(text) - _WORDS)))
     return found
+
+
+def _speaker(message: Message) -> str:
+    """Who says it: what a tool gave back is sent as the user, who did not say it."""
+    return "tool" if any(isinstance(part, ToolResultPart) for part in message.parts) else message.role
 
 
 def _text(message: Message) -> str:
@@ -298,7 +320,7 @@ async def compaction(request: Request, user: str, session: str, id: str) -> Resp
         kinds=[(name, kind.contained, kind.missing) for name, kind in kinds.items() if kind.contained or kind.missing],
         gone=covers.missing,
         still=sum(len(kind.contained) for kind in kinds.values()),
-        before=[(one.message.role, _begin(_text(one.message), 400)) for one in originals[:_OPENED]],
+        before=[(_speaker(one.message), _begin(_text(one.message), 400)) for one in originals[:_OPENED]],
         after=[_begin(_text(one.message), 20_000) for one in found.replacements if one.message is not None],
     )
 
