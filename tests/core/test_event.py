@@ -21,11 +21,14 @@ st.register_type_strategy(
 )
 
 
+objects = st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.text()))
+
+
 @st.composite
 def events(draw) -> Event:
     cls = draw(st.sampled_from(list(EVENT_TYPES.values())))
     hints = get_type_hints(cls)
-    values = {f.name: draw(st.from_type(hints[f.name])) for f in fields(cls)}
+    values = {f.name: draw(objects if f.name == "arguments" else st.from_type(hints[f.name])) for f in fields(cls)}
     return cls(**{**values, "seq": draw(tokens)})
 
 

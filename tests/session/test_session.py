@@ -26,6 +26,7 @@ from loom.protocols.model import ModelRequest
 from loom.session.session import Session
 from loom.stores.inmemory.checkpoints import MemoryCheckpointStore
 from loom.testing import FakeClock, ScriptedModel
+from loom.tools.function import tool
 
 pytestmark = pytest.mark.anyio
 
@@ -396,3 +397,19 @@ async def test_a_turn_that_is_closed_by_another_task_ends_its_stream() -> None:
     with pytest.raises(UsageError, match="not over"):
         _ = pending.reply
     assert (await session.send("go on")).text == "again"
+
+
+async def test_events_of_a_tool_say_what_it_was_given_and_what_it_answered() -> None:
+    def add(a: int, b: int) -> str:
+        """Add numbers."""
+        return f"{a + b} in all"
+
+    calls = [ToolCallPart("c1", "add", {"a": 1, "b": 2}), ToolCallPart("c2", "add", {"a": 1}), "Done."]
+    session = Session(model=ScriptedModel(calls), tools=[tool(add)])
+    reply = await session.send("Add.")
+    began = [event.arguments for event in reply.events if event.type == "tool.start"]
+    ended = [(event.is_error, event.text) for event in reply.events if event.type == "tool.end"]
+    assert began == [{"a": 1, "b": 2}, {"a": 1}]
+    assert ended[0] == (False, "3 in all")
+    assert ended[1][0]
+    assert "the input of add is wrong" in ended[1][1]

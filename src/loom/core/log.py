@@ -353,11 +353,12 @@ class Text(_Base):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolStart(_Base):
-    """A tool is about to run."""
+    """A tool is about to run, with these arguments."""
 
     type: ClassVar[Literal["tool.start"]] = "tool.start"
     call_id: str
     name: str
+    arguments: Mapping[str, JSON] = field(default_factory=dict[str, JSON], hash=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,13 +373,14 @@ class ToolRefused(_Base):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolEnd(_Base):
-    """A tool has answered, or failed."""
+    """A tool has answered, or failed; `text` is what the model is told, before a long one is shortened."""
 
     type: ClassVar[Literal["tool.end"]] = "tool.end"
     call_id: str
     name: str
     is_error: bool
     milliseconds: int
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -544,6 +546,8 @@ def _encode(value: datetime | Usage | JSON) -> JSON:
         return list(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     if isinstance(value, datetime):
         return value.isoformat()
+    if isinstance(value, Mapping):
+        return dict(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     return asdict(value) if isinstance(value, Usage) else value
 
 
@@ -553,6 +557,8 @@ def _decode(hint: Any, value: JSON) -> Any:
         return None if value is None else _decode(options[0], value)
     if get_origin(hint) is tuple:
         return tuple(_decode(options[0], item) for item in list(value))
+    if get_origin(hint) is Mapping:
+        return dict(value)
     if hint is datetime:
         return datetime.fromisoformat(value)
     if hint is Usage:

@@ -92,7 +92,7 @@ class Toolbox:
         """
         refused = {**refused, **await self._ask([call for call in calls if call.id not in refused], run)}
         for call in calls:
-            await self._emitter.emit(ToolStart, call_id=call.id, name=call.name)
+            await self._emitter.emit(ToolStart, call_id=call.id, name=call.name, arguments=call.arguments)
         results: dict[str, ToolResultPart] = {}
 
         async def one(call: ToolCallPart) -> None:
@@ -104,8 +104,9 @@ class Toolbox:
             finally:  # a tool that awaits a task which was cancelled ends like this, and nothing else does
                 results[call.id] = result
                 spent = round((self._clock.monotonic() - began) * 1000)
+                texts = [part.text for part in result.content if isinstance(part, TextPart)]
                 values = {"name": call.name, "is_error": result.is_error, "milliseconds": spent}
-                self._emitter.emit_nowait(ToolEnd, call_id=call.id, **values)
+                self._emitter.emit_nowait(ToolEnd, call_id=call.id, text="\n".join(texts), **values)
 
         async with create_task_group() as tasks:
             for call in calls:
