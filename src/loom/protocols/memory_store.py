@@ -411,6 +411,8 @@ class KeepsJobs(Protocol):
     - enqueue() and put() in one `write` are durable together, or neither is;
     - a job whose key is open already is not queued again; the count returned leaves it out;
     - lease() with `kinds` gives jobs of these kinds alone, however many others are older; those stay as they are;
+    - lease() with `in_order` gives one job of a user at most, and none while a lease of this sort on an older one of
+      these kinds runs: a user's jobs are done one after the other, however many workers there are;
     - a job is leased to one holder at a time; after `until` any holder may lease it again, with `attempts` one higher;
     - finish() applies the effects and closes the job in one transaction, and only while the lease is the newest:
       a holder that comes late raises StoreConflict and changes nothing;
@@ -446,8 +448,12 @@ class KeepsJobs(Protocol):
         limit: int = 1,
         scope: Scope | None = None,
         kinds: Sequence[str] | None = None,
+        in_order: bool = False,
     ) -> tuple[Lease, ...]:
-        """Take jobs that are due, oldest first; of one user, and of some kinds, only, if these are given."""
+        """Take jobs that are due, oldest first; of one user, and of some kinds, only, if these are given.
+
+        With `in_order`, one of a user at most, and none of a user for whom another holder works.
+        """
         ...
 
     async def finish(

@@ -65,13 +65,30 @@ class Written(NamedTuple):
 
 
 class LeaseRequest(NamedTuple):
-    """The jobs to lease: at most `limit` that are due, of one user or of some kinds if given."""
+    """The jobs to lease: at most `limit` that are due, of one user or of some kinds if given.
+
+    With `in_order`, one of a user at most, and none while an older one of these kinds is leased.
+    """
 
     now: datetime
     until: datetime
     limit: int = 1
     scope: Scope | None = None
     kinds: Sequence[str] | None = None
+    in_order: bool = False
+
+    def due_of(self, jobs: Iterable[HeldJob]) -> list[HeldJob]:
+        """Those of a user's open jobs that may be leased, the oldest first."""
+        ordered = sorted(jobs, key=lambda held: (held.job.run_at, held.job.id))
+        if not self.in_order:
+            return [held for held in ordered if held.is_due(self.now, self.kinds)]
+        for held in ordered:
+            if self.kinds is None or held.job.kind in self.kinds:
+                if held.is_due(self.now):
+                    return [held]
+                if held.until is not None and held.until > self.now:
+                    return []
+        return []
 
 
 class BaseMemoryStore(ABC):
@@ -223,13 +240,18 @@ class BaseMemoryStore(ABC):
         limit: int = 1,
         scope: Scope | None = None,
         kinds: Sequence[str] | None = None,
+        in_order: bool = False,
     ) -> tuple[Lease, ...]:
-        """Take jobs that are due, oldest first; only those of one user, or of some kinds, if given."""
+        """Take jobs that are due, oldest first; only those of one user, or of some kinds, if given.
+
+        With `in_order`, one of a user at most, and none of a user for whom another holder works: what a user said last
+        is then not read before what they said first.
+        """
         check_limit(limit)
         now, until = as_utc(now, "now of a lease"), as_utc(until, "until of a lease")
         if until <= now:
             raise UsageError(f"lease ends before it starts (now={now}, until={until}); pass a later `until`")
-        return tuple(await self._lease(LeaseRequest(now, until, limit, scope, kinds)))
+        return tuple(await self._lease(LeaseRequest(now, until, limit, scope, kinds, in_order)))
 
     async def finish(
         self,
@@ -574,13 +596,13 @@ class SimpleMemoryStore(LocalSearchStore):
         leases: list[Lease] = []
         while len(leases) < asked.limit:
             users = await self._busy() if asked.scope is None else [asked.scope]
-            due = [held for user in users for held in await self._open_of(user) if held.is_due(asked.now, asked.kinds)]
+            due = [held for user in users for held in asked.due_of(await self._open_of(user))]
             if not due:
                 break
             due.sort(key=lambda held: (held.job.run_at, held.job.id))
             for held in due[: asked.limit - len(leases)]:
                 async with self._user(held.job.scope, saves=True) as state:
-                    if state.jobs.get(held.job.id) == held:  # otherwise another call was faster
+                    if held in asked.due_of(state.jobs.values()):  # otherwise another call was faster
                         state.jobs[held.job.id] = taken = held.taken(asked.until)
                         leases.append(taken.lease())
         return leases

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from loom.core.filter import Eq
+from loom.core.scope import Scope
 from loom.engine import open_memory
 from loom.errors import StoreError, UsageError
 from loom.protocols.memory_store import (
@@ -24,7 +25,7 @@ from loom.protocols.memory_store import (
 )
 from loom.stores.redis import RedisStore, search
 from loom.testing.conformance import MemoryStoreMachine, MemoryStoreSuite
-from loom.testing.conformance.suite import ALICE, BOB, HOUR, a_block, a_fact, a_job, an_episode, ids_of
+from loom.testing.conformance.suite import ALICE, BOB, DAY, HOUR, a_block, a_fact, a_job, an_episode, ids_of
 from loom.testing.fakes import START
 from tests.stores.redis.conftest import new_store, twin_of
 
@@ -265,3 +266,25 @@ async def test_a_memory_on_redis_remembers_learns_and_forgets():
         assert len(await memory.recall("Where does Ann live?", user_id="bob")) == 0
         await memory.forget(user_id="ann")
         assert await kept_keys(store) == {"format", "version", "embedder", "forgotten"}
+
+
+@pytest.mark.anyio
+async def test_a_user_with_very_many_jobs_does_not_keep_others_waiting():
+    """Also where the others wait behind more jobs than are read at once, and where nobody else waits."""
+    others = [Scope("app", f"user {number}") for number in range(5)]
+    async with aclosing(new_store()) as store, aclosing(twin_of(store)) as another:
+        await store.write(ALICE, jobs=[a_job(f"a{number:03}") for number in range(1200)])
+        for number, scope in enumerate(others):
+            await store.write(scope, jobs=[a_job(f"z{number}", scope=scope, run_at=START + HOUR)])
+        done = []
+        for _ in range(12):
+            (lease,) = await store.lease(now=START + DAY, until=START + 2 * DAY, in_order=True)
+            done.append(lease.job.id)
+            await store.finish(lease)
+        assert set(done[1:6]) == {f"z{number}" for number in range(5)}
+        assert [id for id in done if id.startswith("a")] == [f"a{number:03}" for number in range(7)]
+        # A user for whom somebody works keeps nobody waiting either.
+        (held,) = await store.lease(now=START + DAY, until=START + 2 * DAY, in_order=True)
+        await store.write(BOB, jobs=[a_job("bob", scope=BOB, run_at=START + HOUR)])
+        (lease,) = await another.lease(now=START + DAY, until=START + 2 * DAY, in_order=True)
+        assert (held.job.scope, lease.job.scope) == (ALICE, BOB)

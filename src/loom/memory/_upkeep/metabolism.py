@@ -437,7 +437,7 @@ class Metabolism:
             now = self._clock.now()
             # One job at a time: each reads what the one before it wrote, and a lease must not run out in a queue.
             leases = await self._store.lease(
-                now=now, until=now + LEASE, limit=1, scope=scope, kinds=kinds or [*self._verbs]
+                now=now, until=now + LEASE, limit=1, scope=scope, kinds=kinds or [*self._verbs], in_order=True
             )
             if not leases:
                 break

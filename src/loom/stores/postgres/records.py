@@ -457,6 +457,11 @@ UPDATE jobs AS j SET attempts = attempts + 1, token = gen_random_uuid()::text, u
 FROM due, users AS u WHERE u.owner = %s AND j.owner = %s AND j.number = due.number
 RETURNING {_sql.JOB}, j.token
 """
+_IS_FREE = "SELECT pg_try_advisory_xact_lock(%s)"
+_OLDER = (
+    "EXISTS (SELECT FROM jobs AS o WHERE o.owner = %s AND o.dead_at IS NULL AND o.until > %s "
+    "AND (o.run_at, o.id) < (j.run_at, j.id)"
+)
 _MOST_TURNS = 1000
 """Users that a round remembers, at most."""
 _HELD = "owner = %s AND id = %s AND token = %s"
@@ -515,6 +520,12 @@ async def _taken(db: Database, asked: LeaseRequest, owner: UUID, limit: int) -> 
     if asked.kinds is not None:
         whose, values = f"{whose} AND j.kind = ANY(%s)", (*values, list(asked.kinds))
     now, until = _sql.to_micros(asked.now), _sql.to_micros(asked.until)
+    if asked.in_order:
+        # One at a time looks whom somebody works for: of two who look at once, each would find nobody.
+        if await one(db, _IS_FREE, int.from_bytes(owner.bytes[:8], signed=True)) != (True,):
+            return []
+        older, kinds = (_OLDER, ()) if asked.kinds is None else (f"{_OLDER} AND o.kind = ANY(%s)", (list(asked.kinds),))
+        whose, values, limit = f"{whose} AND NOT {older})", (*values, owner, now, *kinds), 1
     taken = await rows(db, _TAKE.format(whose=whose), now, now, *values, limit, until, owner, owner)
     taken.sort(key=lambda row: (row[6], row[3]))
     return [Lease(job=_sql.job_from_row(row), token=row[-1], until=asked.until) for row in taken]

@@ -7,7 +7,7 @@ writer was faster, nothing; the caller then reads and plans again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -27,6 +27,8 @@ from loom.stores.redis.search import pack_near
 DELETED, REPLACED, FORGOTTEN = "deleted", "replaced", "users"
 _OF_USER = (DELETED, REPLACED)
 """Fields of a user that change when text is removed; of an unknown user, the forgotten users are counted."""
+WORKER = "worker"
+"""The field of a user for whom somebody works in order: until when, and the token of the lease."""
 TRIES = 1000
 """How often a transaction is planned again before it is given up."""
 
@@ -166,6 +168,14 @@ class Transaction:
 
 _PAGE = 100
 """Jobs of all kinds that are read at once where only some kinds are looked for."""
+_NEXT_PAGE, _FARTHEST = 1000, 20_000
+"""Jobs that are looked at for users who wait behind one with very many, at once and in all."""
+_TOGETHER = 64
+"""Buckets that are asked at once for the jobs that wait there."""
+_MOST_TURNS = 1000
+"""Users that a round remembers, at most."""
+_REST = 100
+"""Jobs that are done before others are looked for again, where there were none."""
 
 
 async def enqueue(change: Transaction, jobs: Sequence[Job], *, closing: Lease | None) -> int:
@@ -186,12 +196,15 @@ async def enqueue(change: Transaction, jobs: Sequence[Job], *, closing: Lease | 
 
 
 async def held(change: Transaction, lease: Lease) -> HeldJob:
-    """The job of a lease; refuses a lease that is not the newest of an open job."""
-    (found,) = await change.read((change.user.jobs, [lease.job.id]))
+    """The job of a lease, for which nobody works any more; refuses a lease that is not the newest of an open job."""
+    user = change.user
+    found, meta = await change.read((user.jobs, [lease.job.id]), (user.meta, [WORKER]))
     data = found.get(lease.job.id)
     job = None if data is None else schema.unpack_job(data)
     if job is None or job.token != lease.token:
         raise lease_lost(lease)
+    if meta.get(WORKER, b"").endswith(lease.token.encode()):
+        change.do("HDEL", user.meta, WORKER)
     return job
 
 
@@ -212,6 +225,120 @@ async def fail(change: Transaction, lease: Lease, reason: str, now: datetime, re
         change.do("RPUSH", change.user.dead, schema.pack_letter(DeadLetter(job=job, reason=reason, at=now)))
     else:
         _set(change, HeldJob(replace(job, run_at=retry_at)))
+
+
+class Turns:
+    """Whose turn it is among the users who have jobs: the next bucket, and those who had theirs.
+
+    A user with very many jobs does not keep the others waiting. To look for others behind all of these takes time;
+    where there were none, it is not done again for a while.
+    """
+
+    def __init__(self) -> None:
+        self.bucket = 0
+        self._had: set[str] = set()
+        self._rests = 0
+
+    def note(self, digest: str) -> None:
+        """A user had their turn."""
+        if len(self._had) >= _MOST_TURNS:
+            self._had.clear()
+        self._had.add(digest)
+        self._rests = max(0, self._rests - 1)
+
+    def ordered(self, digests: Iterable[str]) -> list[str]:
+        """Users, those first who had no turn."""
+        return sorted(digests, key=self._had.__contains__)
+
+    def wants_others(self, digests: Iterable[str]) -> bool:
+        """Whether to look for users behind these."""
+        return not self._rests and self._had.issuperset(digests)
+
+    def begin_anew(self) -> None:
+        """There are no others."""
+        self._had.clear()
+        self._rests = _REST
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseInOrder:
+    """A lease of one due job of each of some users, for none of whom anybody works; buckets and users take turns."""
+
+    link: RedisConnection
+    transaction: Callable[[Scope], Transaction]
+    asked: LeaseRequest
+    turns: Turns
+
+    async def take(self, names: StoreNames) -> tuple[Lease, ...]:
+        """The leases, at most as many as asked for."""
+        scope, buckets, first = self.asked.scope, names.buckets, self.turns.bucket
+        if scope is not None:
+            user = names.user(scope)
+            lease = await self._take_oldest(user, await self.link.call("HKEYS", user.jobs))
+            return () if lease is None else (lease,)
+        leases: list[Lease] = []
+        for place in range(0, len(buckets), _TOGETHER):
+            end = min(place + _TOGETHER, len(buckets))
+            some = [buckets[(first + number) % len(buckets)] for number in range(place, end)]
+            for number, waiting in enumerate(await self._oldest_of_each(some)):
+                while waiting and (lease := await self._take_from(some[number], waiting)) is not None:
+                    leases.append(lease)
+                    if len(leases) == self.asked.limit:
+                        self.turns.bucket = first + place + number + 1
+                        return tuple(leases)
+        return tuple(leases)
+
+    async def _take_from(self, bucket: StoreNames, waiting: list[_WaitingJob]) -> Lease | None:
+        """Lease a due job of one user of a bucket, of which the first page of waiting jobs is known."""
+        start, page, turns = 0, _PAGE, self.turns
+        ids: dict[str, list[str]] = {}
+        passed: set[str] = set()
+        while True:
+            for one in waiting:
+                ids.setdefault(one.digest, []).append(one.id)
+            is_more = len(waiting) >= page and start < _FARTHEST
+            if not is_more and turns.wants_others(ids):
+                turns.begin_anew()
+            if not is_more or not turns.wants_others(ids):
+                for digest in turns.ordered(digest for digest in ids if digest not in passed):
+                    lease = await self._take_oldest(bucket.of_digest(digest), ids[digest])
+                    if lease is not None:
+                        turns.note(digest)
+                        return lease
+                passed |= ids.keys()
+            if not is_more:
+                return None
+            start, page = start + page, _NEXT_PAGE
+            (waiting,) = await self._oldest_of_each([bucket], start, page)
+
+    async def _take_oldest(self, user: UserNames, ids: Sequence[str | bytes]) -> Lease | None:
+        """Lease the oldest due one of these jobs of a user; None if there is none, or somebody works for the user."""
+        asked = self.asked
+        for start in range(0, len(ids), _PAGE):
+            commands = [("HGET", user.meta, WORKER), ("HMGET", user.jobs, *ids[start : start + _PAGE])]
+            worker, found = await self.link.calls(commands)
+            if worker is not None and int(worker.partition(b".")[0]) > to_micros(asked.now):
+                return None
+            for data, job in _oldest_first(_unpacked(data for data in found if data is not None), asked):
+                if asked.scope is None or asked.scope.covers(job.job.scope):
+                    change, taken = self.transaction(job.job.scope), job.taken(asked.until)
+                    change.depends_on(user.jobs, job.job.id, data)
+                    change.depends_on(user.meta, WORKER, worker)
+                    _set(change, taken)
+                    change.do("HSET", user.meta, WORKER, f"{to_micros(asked.until)}.{taken.token}")
+                    return taken.lease() if await change.commit() else None
+        return None
+
+    async def _oldest_of_each(
+        self, buckets: Sequence[StoreNames], start: int = 0, page: int = _PAGE
+    ) -> list[list[_WaitingJob]]:
+        """Of each bucket a page of the jobs that are free, and of those whose lease ran out."""
+        which = ("-inf", to_micros(self.asked.now), "WITHSCORES", "LIMIT", start, page)
+        answers: list[list[bytes]] = await self.link.calls(
+            [("ZRANGEBYSCORE", queue, *which) for bucket in buckets for queue in (bucket.due, bucket.held)]
+        )
+        both = zip(answers[::2], answers[1::2], strict=True)
+        return [_named((bucket, bucket), queues) for bucket, queues in zip(buckets, both, strict=True)]
 
 
 async def take(
@@ -274,6 +401,7 @@ class _WaitingJob(NamedTuple):
     member: bytes
     key: str
     id: str
+    digest: str
 
 
 async def _waiting(
@@ -297,7 +425,7 @@ def _named(buckets: Sequence[StoreNames], found: Sequence[Sequence[bytes]]) -> l
     for bucket, members in zip(buckets, found, strict=True):
         for member, since in zip(members[::2], members[1::2], strict=True):
             id, digest = schema.of_member(member.decode())
-            named.append(_WaitingJob(float(since), member, bucket.of_digest(digest).jobs, id))
+            named.append(_WaitingJob(float(since), member, bucket.of_digest(digest).jobs, id, digest))
     return sorted(named)
 
 

@@ -23,7 +23,7 @@ from loom.stores.base import Bound, LeaseRequest, LocalSearchStore, Write, Writt
 from loom.stores.redis import records, schema
 from loom.stores.redis.cluster import RedisPlace
 from loom.stores.redis.connection import FORMAT, Guarantees, Ttl
-from loom.stores.redis.records import TRIES, Transaction
+from loom.stores.redis.records import TRIES, LeaseInOrder, Transaction, Turns
 from loom.stores.redis.schema import BIND, FORGET, REBIND, Binding, Retention, StoreNames, id_bytes
 from loom.stores.redis.search import EXACT, LocalCopies, RedisVectors
 
@@ -121,6 +121,7 @@ class RedisStore(LocalSearchStore):
         # back to an earlier one.
         self._seen: Binding | None = None
         self._followed: Binding | None = None
+        self._turns = Turns()
         self._copies = LocalCopies(self._link, self._names, self._retention, max_records=cached_records)
 
     async def _open(self) -> None:
@@ -392,6 +393,8 @@ class RedisStore(LocalSearchStore):
         return await self._commit(scope, plan)
 
     async def _lease(self, asked: LeaseRequest) -> Iterable[Lease]:
+        if asked.in_order:
+            return await LeaseInOrder(self._link, self._transaction, asked, self._turns).take(self._names)
         return await records.take(self._link, self._names, self._transaction, asked)
 
     async def _fail(self, lease: Lease, reason: str, now: datetime, retry_at: datetime | None) -> None:

@@ -308,6 +308,11 @@ _JOBS_INSERT = (
 _OPEN_ONE = "SELECT key, id FROM jobs WHERE user = ? AND dead_at IS NULL AND {} IN (SELECT value FROM json_each(?))"
 _OPEN = f"{_OPEN_ONE.format('key')} UNION ALL {_OPEN_ONE.format('id')}"
 """Two questions: one for either would read all open jobs of the user."""
+_OLDER = (
+    "SELECT 1 FROM jobs AS o INDEXED BY open_jobs WHERE o.dead_at IS NULL AND (o.run_at, o.id) < (j.run_at, j.id) "
+    "AND o.user = j.user AND o.until > ?"
+)
+"""By age: little is older than the oldest that may be leased, and a user may have very many jobs."""
 
 
 def enqueue(db: Database, scope: Scope, jobs: Sequence[Job]) -> int:
@@ -327,14 +332,19 @@ def lease(db: Database, asked: LeaseRequest) -> tuple[Lease, ...]:
     whose, values = ("1", ()) if asked.scope is None else _covered(asked.scope)
     if asked.kinds is not None:
         whose, values = f"{whose} AND j.kind IN ({', '.join('?' * len(asked.kinds))})", (*values, *asked.kinds)
+    now, until = to_micros(asked.now), to_micros(asked.until)
+    if asked.in_order:
+        kinds = "" if asked.kinds is None else f"AND o.kind IN ({', '.join('?' * len(asked.kinds))})"
+        whose, values = f"{whose} AND NOT EXISTS ({_OLDER} {kinds})", (*values, now, *(asked.kinds or ()))
     sql = (
         f"SELECT {_sql.JOB}, j.leased {_FROM} WHERE j.dead_at IS NULL AND j.run_at <= ? "
         f"AND (j.until IS NULL OR j.until <= ?) AND {whose} ORDER BY j.run_at, j.id LIMIT ?"
     )
-    now, until = to_micros(asked.now), to_micros(asked.until)
     due = rows(db, sql, now, now, *values, asked.limit)
     leases: list[Lease] = []
     for row in due:
+        if asked.in_order and any(row[:2] == (one.job.scope.namespace, one.job.scope.user_id) for one in leases):
+            continue
         with reading("how often a job was leased"):
             number, leased, attempts = row[-2], row[-1] + 1, row[8] + 1
         token = f"{number}.{leased}"

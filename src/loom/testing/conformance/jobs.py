@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from datetime import datetime
 from typing import Any
 
 import anyio
@@ -128,6 +129,52 @@ class JobLaws:
         assert len({lease.token for lease in taken}) == 10
         assert await store.lease(now=START + HOUR / 2, until=START + DAY) == ()
         assert await store.pending(ALICE) == 10
+
+    async def test_a_users_jobs_are_leased_one_after_the_other_in_order(self, store: Store) -> None:
+        """Whoever asks gets none of a user for whom another works, until that is done, put back or too late."""
+        await store.write(ALICE, jobs=[a_job(f"j{n}", run_at=START + n * HOUR) for n in (2, 1, 3)])
+        await store.write(BOB, jobs=[a_job("bob", scope=BOB, run_at=START + 2 * HOUR)])
+
+        async def take(now: datetime, scope: Scope | None = None, limit: int = 1) -> list[Lease]:
+            leases = await store.lease(
+                now=now, until=now + HOUR, scope=scope, limit=limit, kinds=["digest"], in_order=True
+            )
+            return list(leases)
+
+        now = START + DAY
+        first, bob = sorted(await take(now, limit=9), key=lambda one: one.job.run_at)
+        assert [(one.job.id, one.job.scope) for one in (first, bob)] == [("j1", ALICE), ("bob", BOB)]
+        assert await take(now, limit=9) == await take(now, ALICE) == []
+        await store.finish(first)
+        (second,) = await take(now, ALICE, limit=9)
+        assert second.job.id == "j2"
+        assert await take(now) == []
+        await store.fail(second, reason="no network", now=now, retry_at=now + DAY)
+        (third,) = await take(now)
+        assert third.job.id == "j3"
+        # A holder who is late keeps nobody waiting.
+        (again,) = await take(now + 2 * HOUR, ALICE)
+        assert (again.job.id, again.job.attempts) == ("j3", 2)
+        await _refuses(store, third)
+        assert await take(now + 2 * HOUR, ALICE) == []
+        await store.finish(again)
+        assert [one.job.id for one in await take(now + 2 * DAY, ALICE)] == ["j2"]
+
+    async def test_who_leases_in_order_at_the_same_moment_gets_one_job_of_a_user(self, store: Store) -> None:
+        """However many ask, each user has one holder."""
+        for scope in (ALICE, BOB):
+            await store.write(scope, jobs=[a_job(f"j{n}", scope=scope) for n in range(5)])
+        taken: list[Lease] = []
+
+        async def take() -> None:
+            taken.extend(await store.lease(now=START, until=START + HOUR, in_order=True))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(take)
+        assert sorted((one.job.scope.user_id, one.job.id) for one in taken) == sorted(
+            (scope.user_id, "j0") for scope in (ALICE, BOB)
+        )
 
     async def test_a_lease_that_ran_out_may_be_taken_again(self, store: Store) -> None:
         """With another token, and `attempts` one higher."""
