@@ -1,6 +1,6 @@
 """How many nodes, how much memory and what price a memory needs that does not fit on one machine.
 
-    python benchmarks/fleet.py [--skew 1.0] [--records 400] [--adds 4] [--recalls 8] [--json]
+    python benchmarks/fleet.py [--skew 1.0] [--records 400] [--adds 4] [--recalls 8] [--dollars 400] [--json]
 
 What a call costs is measured first: CPU of the server, CPU of the client, bytes of a record and of a user, on one node
 of each engine, by users whose share of the calls follows Zipf's law. From that, and from the way Loom places users (a
@@ -76,12 +76,16 @@ class Machine(NamedTuple):
 
 MACHINE = Machine(cores=8, gigabytes=64, disk=2_000, dollars=400.0)
 BUSY, FULL, PEAK, COPIES = 0.5, 0.7, 4.0, 2
+MOST_BUCKETS, MOST_SERVERS = 4096, 1000
+"""Of one store on a Redis Cluster, and of one cluster, beyond which its own makers advise against it."""
 ASSUMED = (
     f"a node has {MACHINE.cores} cores, {MACHINE.gigabytes} GB of memory and {MACHINE.disk:,} GB of disk",
-    f"it costs ${MACHINE.dollars:.0f} a month",
+    "its price is a round number of November 2026, and no offer of anybody: give your own with --dollars",
     f"the busiest hour has {PEAK:.0f} times as many calls as the average; a node is then {BUSY:.0%} busy at most",
     f"memory and disk are {FULL:.0%} full at most; every node has a replica ({COPIES} copies in all)",
     "Redis works on one core of a node; Postgres on all of them",
+    f"one Redis Cluster has {MOST_SERVERS:,} servers at most; the application splits more users over several",
+    "traffic between machines and backups cost nothing",
     "a process of the application serves the same users all day: it reads a user from Redis once",
     "vectors of the built-in embedder, turns of some 100 characters",
 )
@@ -170,8 +174,10 @@ class Fleet(NamedTuple):
     users: int
     nodes: int
     machines: int
+    clusters: int
+    """Stores that the application has to choose from: Redis Clusters, or one for Postgres."""
     buckets: int
-    """Or partitions, to be chosen when the store is made."""
+    """Of each store, or partitions, to be chosen when it is made."""
     stored_gb: float
     calls: float
     """A second, at the busiest hour."""
@@ -186,8 +192,19 @@ def buckets_for(nodes: int) -> int:
     return max(BUCKETS, 1 << (16 * nodes - 1).bit_length())
 
 
-def fleet(costs: Costs, users: int, *, records: float, adds: float, recalls: float, skew: float, cores: int) -> Fleet:
-    """The smallest fleet that carries so many users; `adds` and `recalls` are those of a user in a day."""
+@dataclass(frozen=True)
+class Habits:
+    """What users have and do, on average: `adds` and `recalls` are those of a user in a day."""
+
+    records: float
+    adds: float
+    recalls: float
+    skew: float
+
+
+def fleet(costs: Costs, users: int, habits: Habits, *, cores: int, dollars: float) -> Fleet:
+    """The smallest fleet that carries so many users."""
+    records, adds, recalls, skew = habits.records, habits.adds, habits.recalls, habits.skew
     per_second = PEAK * users / 86_400
     cpu = per_second * (adds * costs.add + recalls * costs.recall) / 1000
     stored = users * (costs.user + records * costs.record)
@@ -201,9 +218,11 @@ def fleet(costs: Costs, users: int, *, records: float, adds: float, recalls: flo
         nodes += max(1, nodes // 16)
     client = per_second * (adds * costs.client_add + recalls * costs.client_recall) / 1000 / BUSY
     machines = nodes * COPIES
+    clusters = -(-machines // MOST_SERVERS) if cores == 1 else 1
+    buckets = min(MOST_BUCKETS, buckets_for(-(-nodes // clusters)))
     return Fleet(
-        *(users, nodes, machines, buckets_for(nodes), stored / 1e9, per_second * (adds + recalls), client),
-        *(machines * MACHINE.dollars, limit),
+        *(users, nodes, machines, clusters, buckets, stored / 1e9, per_second * (adds + recalls), client),
+        *(machines * dollars, limit),
     )
 
 
@@ -445,6 +464,7 @@ def print_fleets(console: Console, fleets: dict[str, list[Fleet]]) -> None:
         "stored, GB",
         "nodes",
         "machines",
+        "clusters",
         "buckets",
         "client cores",
         "$/month",
@@ -457,6 +477,7 @@ def print_fleets(console: Console, fleets: dict[str, list[Fleet]]) -> None:
                 *(engine, f"{one.users:,}", f"{one.calls:,.0f}", f"{one.stored_gb:,.0f}", f"{one.nodes:,}"),
                 *(
                     f"{one.machines:,}",
+                    f"{one.clusters:,}",
                     f"{one.buckets:,}",
                     f"{one.client_cores:,.1f}",
                     f"{one.dollars:,.0f}",
@@ -470,20 +491,18 @@ def main() -> int:
     """Measure, check and print; the exit code is 1 where a prediction is off by more than is allowed."""
     as_json = "--json" in sys.argv
     console = Console(stderr=as_json, width=None if sys.stdout.isatty() else 120)
-    given = {"--skew": 1.0, "--records": 400.0, "--adds": 4.0, "--recalls": 8.0}
-    skew, records, adds, recalls = (float(option(sys.argv, name, str(value)) or 0) for name, value in given.items())
-    costs, checks = anyio.run(measure, console, skew)
+    given = {"--records": 400.0, "--adds": 4.0, "--recalls": 8.0, "--skew": 1.0, "--dollars": MACHINE.dollars}
+    *numbers, dollars = (float(option(sys.argv, name, str(value)) or 0) for name, value in given.items())
+    habits = Habits(*numbers)
+    costs, checks = anyio.run(measure, console, habits.skew)
     fleets = {
-        engine: [
-            fleet(cost, users, records=records, adds=adds, recalls=recalls, skew=skew, cores=ENGINES[engine][1])
-            for users in SIZES
-        ]
+        engine: [fleet(cost, users, habits, cores=ENGINES[engine][1], dollars=dollars) for users in SIZES]
         for engine, cost in costs.items()
     }
     print_costs(console, costs)
     print_checks(console, checks)
-    day = f"{records:g} records of a user, {adds:g} adds and {recalls:g} recalls a day, Zipf's law with {skew:g}"
-    console.print(f"Every user: {day}. Assumed:")
+    day = f"{habits.records:g} records of a user, {habits.adds:g} adds and {habits.recalls:g} recalls a day"
+    console.print(f"Every user: {day}, Zipf's law with {habits.skew:g}, ${dollars:g} a month for a node. Assumed:")
     for line in ASSUMED:
         console.print(f"- {line}")
     print_fleets(console, fleets)

@@ -713,6 +713,14 @@ async def test_the_server_counts_what_it_does() -> None:
     assert 'loom_requests_total{method="GET",route="/v1/users/{user}/facts",status="200"} 2' in text
 
 
+async def test_the_jobs_of_the_store_are_counted(tmp_path: Path) -> None:
+    async with serving(url=f"sqlite:{tmp_path / 'bot.db'}") as client:
+        await client.post("/v1/users/ann/memories", json=ADD)
+        lines = (await client.get("/metrics")).text.splitlines()
+    states = ("due", "leased", "given_up")
+    assert [line for line in lines if line.startswith("loom_jobs{")] == [f'loom_jobs{{state="{s}"}} 0' for s in states]
+
+
 # -- MCP, and the command itself
 
 

@@ -15,7 +15,7 @@ from loom.engine.urls import Opening, places_of, store_at
 from loom.errors import LoomError, StoreError
 from loom.memory._shared import notes_of
 from loom.memory._upkeep.summaries import waiting_jobs
-from loom.protocols.memory_store import AdminStore, Describes, HasParts, ListsUsers, MemoryStore
+from loom.protocols.memory_store import AdminStore, CountsJobs, Describes, HasParts, ListsUsers, MemoryStore
 from loom.providers.embedding.choose import pick_embedder
 from loom.wrappers.indexed import IndexedStore
 
@@ -101,6 +101,8 @@ async def _jobs_in(store: object) -> dict[str, str]:
     reasons = "; ".join(f"{letter.job.kind}: {letter.reason}" for letter in letters[-1:])
     given_up = f", {len(letters):,} were given up, the last one because of {reasons}" if letters else ""
     of = f" of the first {_USERS:,} users" if len(users) == _USERS else ""
+    if of and isinstance(store, CountsJobs):
+        of += "; of all users " + ", ".join(f"{n:,} {state}" for state, n in (await store.job_counts(now=now)).items())
     return {"jobs": f"{sum(waiting):,} wait{given_up}{of}"}
 
 

@@ -529,6 +529,15 @@ class PrimaryStore(AdminStore, Prunes, Touches, Reembeds, Protocol):
 
 
 @runtime_checkable
+class CountsJobs(Protocol):
+    """A store that counts the jobs of all users, however many there are."""
+
+    async def job_counts(self, *, now: datetime) -> dict[str, int]:
+        """How many jobs are `due`, how many are `leased`, and, where the store knows it, how many were `given_up`."""
+        ...
+
+
+@runtime_checkable
 class Describes(Protocol):
     """A store that describes itself: what it is, and what it guarantees as configured now."""
 

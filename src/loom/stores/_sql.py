@@ -39,6 +39,8 @@ COLUMNS = (*_HEAD, *_SHARED, *_EPISODE, *_FACT, *_BLOCK)
 """What every record has, what episodes and facts have, then what each kind has alone."""
 SELECTED = ", ".join(f"r.{name}" for name in COLUMNS)
 
+JOB_STATES = ("due", "leased", "given_up")
+"""What the jobs of all users are counted by."""
 JOB = "u.namespace, u.user_id, j.session_id, j.id, j.kind, j.key, j.run_at, j.payload, j.attempts, j.number"
 """The columns of job_from_row(), of `jobs AS j` and `users AS u`."""
 # What was never accessed counts as accessed when it came, or every new record would be the first to go.

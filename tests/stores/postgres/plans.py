@@ -17,6 +17,7 @@ OF_ALL_USERS = {
     "listing users": r"SELECT namespace, user_id FROM users WHERE \(namespace, user_id\) >",
     "listing records without a vector": r"FROM users AS u JOIN records AS r ON r\.owner = u\.owner",
     "exchanging the embedder": r"^DELETE FROM vectors$",
+    "counting jobs": r"count\(\*\) FILTER \(WHERE dead_at IS NOT NULL\) FROM jobs",
     "describing the store": r"\(SELECT count\(\*\) FROM records\), \(SELECT count\(\*\) FROM vectors\)",
     "checking that nothing is seen without a user": r"EXISTS \(SELECT FROM users\)",
 }

@@ -144,6 +144,7 @@ async def test_the_statements_for_all_users_are_those_that_are_named(parted, mon
             assert [record.id for _, record in await store.unembedded()] == ["e1"]
             await store.rebind("test:4", 4)
             await store.describe()
+            assert await store.job_counts(now=START) == {"due": 0, "leased": 1, "given_up": 0}
     assert {is_of_all_users(statement) for statement in recorder.sent} - {None} == set(OF_ALL_USERS)
     with psycopg.connect(parted.app, autocommit=True, prepare_threshold=None) as db:
         for statement, (begin, values) in recorder.sent.items():

@@ -95,8 +95,9 @@ async def test_a_worker_that_sleeps_in_its_transaction_is_thrown_out_by_the_serv
         process.send_signal(signal.SIGSTOP)
         await finish(store, await take_over(store))
         process.send_signal(signal.SIGCONT)
-        process.communicate("go on\n")
-        assert process.returncode != 0
+        said, _ = process.communicate("go on\n")
+        # It is told why, or finds the connection gone, makes the call again, and the job is another's.
+        assert process.returncode != 0 or said == "rejected j1\n"
     assert await listed(store, ALICE) == ["done j1 by another"]
 
 

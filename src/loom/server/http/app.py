@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from loom import __version__
+from loom.core.clock import SystemClock
 from loom.errors import LoomError, MissingExtra, StoreError
 from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore
+from loom.protocols.memory_store import CountsJobs
 from loom.server.tokens import ANYBODY, TokenFile
 
 try:
@@ -158,7 +160,9 @@ def _add_health(app: FastAPI) -> None:
         """Counts for Prometheus; needs the right to operate."""
         operator(request)
         place: Place = request.app.state.place
-        return PlainTextResponse(place.counts.text(), media_type="text/plain; version=0.0.4")
+        store = place.memory.store
+        jobs = await store.job_counts(now=SystemClock().now()) if isinstance(store, CountsJobs) else {}
+        return PlainTextResponse(place.counts.text(jobs), media_type="text/plain; version=0.0.4")
 
 
 def _add_errors(app: FastAPI) -> None:

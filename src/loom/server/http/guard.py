@@ -6,7 +6,7 @@ import json
 import logging
 from bisect import bisect_left
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from time import monotonic
@@ -133,8 +133,8 @@ class Counts:
             self.lags[bisect_left(LAGS, late)] += 1
             self.lagged += late
 
-    def text(self) -> str:
-        """The text format of Prometheus."""
+    def text(self, jobs: Mapping[str, int]) -> str:
+        """The text format of Prometheus; `jobs` are those of the store by their state."""
         lines = ["# HELP loom_requests_total Requests answered.", "# TYPE loom_requests_total counter"]
         lines += [
             f'loom_requests_total{{method="{method}",route="{_label(route)}",status="{status}"}} {count}'
@@ -156,7 +156,11 @@ class Counts:
         ]
         lines += [f"loom_loop_lag_seconds_sum {self.lagged:.6f}", f"loom_loop_lag_seconds_count {sum(self.lags)}"]
         lines += ["# HELP loom_requests_running Requests in progress.", "# TYPE loom_requests_running gauge"]
-        return "\n".join([*lines, f"loom_requests_running {self.running}", ""])
+        lines += [f"loom_requests_running {self.running}"]
+        if jobs:
+            lines += ["# HELP loom_jobs Jobs of all users in the store.", "# TYPE loom_jobs gauge"]
+            lines += [f'loom_jobs{{state="{state}"}} {count}' for state, count in jobs.items()]
+        return "\n".join([*lines, ""])
 
 
 def _label(text: str) -> str:

@@ -457,6 +457,10 @@ UPDATE jobs AS j SET attempts = attempts + 1, token = gen_random_uuid()::text, u
 FROM due, users AS u WHERE u.owner = %s AND j.owner = %s AND j.number = due.number
 RETURNING {_sql.JOB}, j.token
 """
+_COUNT_ALL = """
+SELECT count(*) FILTER (WHERE dead_at IS NULL AND run_at <= %s AND (until IS NULL OR until <= %s)),
+    count(*) FILTER (WHERE dead_at IS NULL AND until > %s), count(*) FILTER (WHERE dead_at IS NOT NULL) FROM jobs
+"""
 _IS_FREE = "SELECT pg_try_advisory_xact_lock(%s)"
 _OLDER = (
     "EXISTS (SELECT FROM jobs AS o WHERE o.owner = %s AND o.dead_at IS NULL AND o.until > %s "
@@ -560,6 +564,12 @@ async def pending(db: Database, scope: Scope) -> int:
     whose, values = _covered(scope)
     found = await one(db, f"SELECT count(*) FROM jobs AS j WHERE j.dead_at IS NULL AND {whose}", *values)
     return int(found[0]) if found else 0
+
+
+async def job_counts(db: Database, now: datetime) -> dict[str, int]:
+    """How many jobs of all users are due, leased and given up."""
+    at = _sql.to_micros(now)
+    return dict(zip(_sql.JOB_STATES, await one(db, _COUNT_ALL, at, at, at) or (), strict=True))
 
 
 async def open_jobs(db: Database, scope: Scope) -> tuple[Job, ...]:

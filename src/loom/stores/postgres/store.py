@@ -242,6 +242,10 @@ class PostgresStore(BaseMemoryStore):
     async def _lease(self, asked: LeaseRequest) -> Iterable[Lease]:
         return await self._transact(asked.scope, lambda db: records.lease(db, asked, self._turns))
 
+    async def job_counts(self, *, now: datetime) -> dict[str, int]:
+        """How many jobs of all users are due, leased and given up."""
+        return await self._transact(None, lambda db: records.job_counts(db, now))
+
     async def _fail(self, lease: Lease, reason: str, now: datetime, retry_at: datetime | None) -> None:
         await self._transact(lease.job.scope, lambda db: records.fail(db, lease, reason, now, retry_at), writes=True)
 

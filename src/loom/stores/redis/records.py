@@ -227,7 +227,7 @@ async def fail(change: Transaction, lease: Lease, reason: str, now: datetime, re
         _set(change, HeldJob(replace(job, run_at=retry_at)))
 
 
-class Turns:
+class UserTurns:
     """Whose turn it is among the users who have jobs: the next bucket, and those who had theirs.
 
     A user with very many jobs does not keep the others waiting. To look for others behind all of these takes time;
@@ -267,7 +267,7 @@ class LeaseInOrder:
     link: RedisConnection
     transaction: Callable[[Scope], Transaction]
     asked: LeaseRequest
-    turns: Turns
+    turns: UserTurns
 
     async def take(self, names: StoreNames) -> tuple[Lease, ...]:
         """The leases, at most as many as asked for."""

@@ -19,11 +19,12 @@ from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKeys
 from loom.stores import _search as index_search
 from loom.stores._record_table import UserRecords, sees, unit_vector
+from loom.stores._sql import to_micros
 from loom.stores.base import Bound, LeaseRequest, LocalSearchStore, Write, Written, embedder_label
 from loom.stores.redis import records, schema
 from loom.stores.redis.cluster import RedisPlace
 from loom.stores.redis.connection import FORMAT, Guarantees, Ttl
-from loom.stores.redis.records import TRIES, LeaseInOrder, Transaction, Turns
+from loom.stores.redis.records import TRIES, LeaseInOrder, Transaction, UserTurns
 from loom.stores.redis.schema import BIND, FORGET, REBIND, Binding, Retention, StoreNames, id_bytes
 from loom.stores.redis.search import EXACT, LocalCopies, RedisVectors
 
@@ -121,7 +122,7 @@ class RedisStore(LocalSearchStore):
         # back to an earlier one.
         self._seen: Binding | None = None
         self._followed: Binding | None = None
-        self._turns = Turns()
+        self._turns = UserTurns()
         self._copies = LocalCopies(self._link, self._names, self._retention, max_records=cached_records)
 
     async def _open(self) -> None:
@@ -396,6 +397,13 @@ class RedisStore(LocalSearchStore):
         if asked.in_order:
             return await LeaseInOrder(self._link, self._transaction, asked, self._turns).take(self._names)
         return await records.take(self._link, self._names, self._transaction, asked)
+
+    async def job_counts(self, *, now: datetime) -> dict[str, int]:
+        """How many jobs of all users are due and leased; those that were given up are counted user by user alone."""
+        at, keys = to_micros(now), [(bucket.due, bucket.held) for bucket in self._names.buckets]
+        due = await self._link.calls([("ZCOUNT", key, "-inf", at) for both in keys for key in both])
+        leased = await self._link.calls([("ZCOUNT", held, f"({at}", "+inf") for _, held in keys])
+        return {"due": sum(due), "leased": sum(leased)}
 
     async def _fail(self, lease: Lease, reason: str, now: datetime, retry_at: datetime | None) -> None:
         await self._commit(lease.job.scope, lambda change: records.fail(change, lease, reason, now, retry_at))

@@ -308,6 +308,10 @@ _JOBS_INSERT = (
 _OPEN_ONE = "SELECT key, id FROM jobs WHERE user = ? AND dead_at IS NULL AND {} IN (SELECT value FROM json_each(?))"
 _OPEN = f"{_OPEN_ONE.format('key')} UNION ALL {_OPEN_ONE.format('id')}"
 """Two questions: one for either would read all open jobs of the user."""
+_COUNT_ALL = (
+    "SELECT count(*) FILTER (WHERE dead_at IS NULL AND run_at <= ? AND (until IS NULL OR until <= ?)), "
+    "count(*) FILTER (WHERE dead_at IS NULL AND until > ?), count(*) FILTER (WHERE dead_at IS NOT NULL) FROM jobs"
+)
 _OLDER = (
     "SELECT 1 FROM jobs AS o INDEXED BY open_jobs WHERE o.dead_at IS NULL AND (o.run_at, o.id) < (j.run_at, j.id) "
     "AND o.user = j.user AND o.until > ?"
@@ -373,6 +377,12 @@ def fail(db: Database, held: Lease, reason: str, now: datetime, retry_at: dateti
         db.execute(
             "UPDATE jobs SET token = NULL, until = NULL, run_at = ? WHERE number = ?", (to_micros(retry_at), number)
         )
+
+
+def job_counts(db: Database, now: datetime) -> dict[str, int]:
+    """How many jobs of all users are due, leased and given up."""
+    at = to_micros(now)
+    return dict(zip(_sql.JOB_STATES, one(db, _COUNT_ALL, at, at, at) or (), strict=True))
 
 
 def dead_letters(db: Database, scope: Scope) -> tuple[DeadLetter, ...]:

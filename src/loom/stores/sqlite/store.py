@@ -493,6 +493,10 @@ class SqliteStore(BaseMemoryStore):
     async def _epoch(self, scope: Scope) -> str:
         return await self._view(lambda db: epoch_of(db, scope))
 
+    async def job_counts(self, *, now: datetime) -> dict[str, int]:
+        """How many jobs of all users are due, leased and given up."""
+        return await self._view(lambda db: records.job_counts(db, now))
+
     async def _lease(self, asked: LeaseRequest) -> Iterable[Lease]:
         return await self._commit(lambda db: records.lease(db, asked))
 

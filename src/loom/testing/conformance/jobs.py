@@ -11,7 +11,7 @@ import pytest
 
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
-from loom.protocols.memory_store import KeepsJobs, KeepsKeys, KeepsVectors, Lease, PrimaryStore, Store
+from loom.protocols.memory_store import CountsJobs, KeepsJobs, KeepsKeys, KeepsVectors, Lease, PrimaryStore, Store
 from loom.testing.conformance.suite import ALICE, BOB, DAY, HOUR, a_block, a_job, an_episode, ids_of, listed, needs
 from loom.testing.fakes import START
 
@@ -131,7 +131,7 @@ class JobLaws:
         assert await store.pending(ALICE) == 10
 
     async def test_a_users_jobs_are_leased_one_after_the_other_in_order(self, store: Store) -> None:
-        """Whoever asks gets none of a user for whom another works, until that is done, put back or too late."""
+        """A caller gets none of a user for whom another works, until that is done, put back or too late."""
         await store.write(ALICE, jobs=[a_job(f"j{n}", run_at=START + n * HOUR) for n in (2, 1, 3)])
         await store.write(BOB, jobs=[a_job("bob", scope=BOB, run_at=START + 2 * HOUR)])
 
@@ -215,6 +215,18 @@ class JobLaws:
         await _refuses(store, newest)
         assert await listed(store, ALICE) == ["good"]
         assert await store.dead_letters(ALICE) == ()
+
+    async def test_the_jobs_of_all_users_are_counted(self, store: Store) -> None:
+        """Those that are due, those that are leased, and those that were given up, where the store knows them."""
+        if not isinstance(store, CountsJobs):
+            pytest.skip(f"{type(store).__name__} does not count jobs")
+        await store.write(ALICE, jobs=[a_job("j1"), a_job("j2"), a_job("late", run_at=START + DAY)])
+        await store.write(BOB, jobs=[a_job("j3", scope=BOB), a_job("j4", scope=BOB)])
+        await store.fail(await _the_lease(store, BOB), reason="poison", now=START, retry_at=None)
+        await _the_lease(store, ALICE)
+        counts = {"given_up": 1} | await store.job_counts(now=START)
+        assert counts == {"due": 2, "leased": 1, "given_up": 1}
+        assert (await store.job_counts(now=START + 2 * DAY))["due"] == 4
 
     async def test_a_failed_job_comes_back(self, store: Store) -> None:
         """Not before `retry_at`, then with `attempts` one higher; the failed lease is worth nothing."""
