@@ -13,6 +13,7 @@ from loom.context.context import Context
 from loom.context.skills import Skill
 from loom.core.log import Event, ToolEnd
 from loom.core.message import JSON, Message, TextPart, ToolCallPart, ToolResultPart, ToolSpec
+from loom.core.record import Receipt
 from loom.errors import (
     BadResponse,
     ContextOverflow,
@@ -413,3 +414,15 @@ async def test_events_of_a_tool_say_what_it_was_given_and_what_it_answered() -> 
     assert ended[0] == (False, "3 in all")
     assert ended[1][0]
     assert "the input of add is wrong" in ended[1][1]
+
+
+async def test_what_a_compaction_and_a_receipt_print_can_be_read() -> None:
+    session = Session(model=ScriptedModel(["word " * 400] * 9), config={"compaction": {"strategy": "truncate"}})
+    for number in range(8):
+        await session.send(f"Question {number}. " + "word " * 200)
+    done = await session.compact()
+    assert done is not None
+    before, after = f"{done.tokens_before:,}", f"{done.tokens_after:,}"
+    assert str(done) == f"truncate: {before} -> {after} tokens, {len(done.covered)} messages replaced"
+    receipt = Receipt(removed={"episode": 2, "fact": 1, "job": 0}, pending=("a copy is on a replica",))
+    assert str(receipt) == "removed: 2 episodes, 1 fact\npending: a copy is on a replica"

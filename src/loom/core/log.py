@@ -90,7 +90,9 @@ class Compaction:
             raise UsageError(f"compaction {self.id} covers {covered!r}; cover at least one message, and each once")
 
     def __str__(self) -> str:
-        return f"{self.strategy}: {self.tokens_before:,} -> {self.tokens_after:,} tokens, {len(self.covered)} messages"
+        count = len(self.covered)
+        covers = f"{count:,} message{'' if count == 1 else 's'} replaced"
+        return f"{self.strategy}: {self.tokens_before:,} -> {self.tokens_after:,} tokens, {covers}"
 
     @property
     def covered(self) -> tuple[str, ...]:

@@ -85,7 +85,7 @@ class CachePlan:
         lines = [summary, f"  cost {cost}"]
         lines += [f"  marker {m.ttl} at {m.path}: {m.reason} ({m.tokens:,} tokens)" for m in self.markers]
         lines += [f"  warning: {w.message}" for w in self.warnings]
-        lines += [f"  {f.cause}: {f.message} {f.advice}" for f in self.findings]
+        lines += [f"  {finding}" for finding in self.findings]
         return "\n".join(lines)
 
 
