@@ -644,6 +644,13 @@ async def test_other_hosts_and_other_sites_are_refused() -> None:
         await refused(client, 421, "GET", "/healthz", headers={"Host": "evil.example"})
         await refused(client, 403, "GET", "/healthz", headers={"Origin": "http://evil.example"})
         await refused(client, 403, "GET", "/healthz", headers={"Origin": "null"})
+        for site in ("cross-site", "same-site"):
+            for mode, kind in (("no-cors", "image"), ("no-cors", "script"), ("navigate", "iframe"), ("cors", "empty")):
+                said = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": kind}
+                await refused(client, 403, "GET", "/healthz", headers=said)
+        followed = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+        for said in (followed, {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"}, {"Sec-Fetch-Site": "none"}):
+            assert (await client.get("/healthz", headers=said)).is_success
         response = await client.get("/healthz", headers={"Origin": "http://localhost"})
         assert response.is_success
         assert "access-control-allow-origin" not in response.headers

@@ -297,7 +297,7 @@ class Gate:
         if self._hosts is not None and host not in self._hosts:
             raise Refusal(421, "wrong_host", "this server does not answer for that host name", "use its own address")
         origin = headers.get(b"origin")
-        if origin is not None and _place(origin.decode("latin-1")) != given:
+        if _is_embedded(headers) or (origin is not None and _place(origin.decode("latin-1")) != given):
             raise Refusal(403, "wrong_origin", "pages of other sites may not call this server", "call it from your own")
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or len(length) > _DIGITS or int(length) > self._most(scope):
@@ -314,6 +314,16 @@ _DIGITS: Final = 18
 
 def _wants_events(headers: dict[bytes, bytes]) -> bool:
     return headers.get(b"accept", b"").startswith(b"text/event-stream")
+
+
+def _is_embedded(headers: dict[bytes, bytes]) -> bool:
+    """Whether a page of another site loads it as a picture, a script or a frame, for which browsers send no Origin.
+
+    A link that somebody follows is not meant.
+    """
+    if headers.get(b"sec-fetch-site") not in {b"cross-site", b"same-site"}:
+        return False
+    return headers.get(b"sec-fetch-mode") != b"navigate" or headers.get(b"sec-fetch-dest") != b"document"
 
 
 def _place(origin: str) -> str | None:
