@@ -104,6 +104,7 @@ def measure(name: str, method: Method, corpora: Sequence[Corpus], progress: Prog
 def tokens_needed(way: Loom, corpora: Sequence[Corpus], share: float = 0.8) -> None:
     """The smallest budget that shows a share of the evidence: recall fills one as pack() does, best hits first."""
     within: dict[int, list[float]] = {budget: [] for budget in BUDGETS}
+    held_out: list[bool] = []
     for corpus in corpora:
         with way.remembered(corpus) as numbers:
             for question in corpus.questions:
@@ -113,12 +114,15 @@ def tokens_needed(way: Loom, corpora: Sequence[Corpus], share: float = 0.8) -> N
                 turns = [corpus.turns[numbers[hit.item.id]] for hit in hits]
                 places = [turn.session if corpus.level == "session" else turn.id for turn in turns]
                 sizes = [estimate_tokens(hit.text) for hit in hits]
+                held_out.append(corpus.held_out)
                 for budget, shares in within.items():
                     shown = set(_that_fit(places, sizes, budget))
                     shares.append(len(question.evidence & shown) / len(question.evidence))
-    enough = next((budget for budget, shares in within.items() if np.mean(shares) >= share), None)
-    shown = ", ".join(f"{budget}: {100 * np.mean(shares):.1f}%" for budget, shares in within.items())
-    print(f"Tokens for {share:.0%} of the evidence: {enough or f'more than {BUDGETS[-1]}'} ({shown})\n")
+    for part, chosen in (("", np.ones(len(held_out), bool)), (" held out", np.array(held_out))):
+        means = {budget: np.array(shares)[chosen].mean() for budget, shares in within.items()} if chosen.any() else {}
+        enough = next((budget for budget, mean in means.items() if mean >= share), f"more than {BUDGETS[-1]}")
+        shown = ", ".join(f"{budget}: {100 * mean:.1f}%" for budget, mean in means.items())
+        print(f"Tokens for {share:.0%} of the evidence{part}: {enough} ({shown})\n")
 
 
 def _that_fit(places: Sequence[str], sizes: Sequence[float], budget: int) -> Iterator[str]:

@@ -204,3 +204,16 @@ async def test_people_with_names_are_no_halves(where):
         plain = await memory.recall("Which honey suits tea best?", user_id="u")
         within = await memory.recall("Which honey suits tea best?", user_id="u", budget=500)
     assert texts(plain) == texts(within)
+
+
+async def test_a_year_in_what_is_told_does_not_hold_the_newer_statement_back(where):
+    clock = FakeClock(MONDAY)
+    async with open_memory(where, with_facts=False, clock=clock) as memory:
+        old = "Jo Lang ran the harbour festival of the old town in 2022."
+        new = "Jo Lang never ran the harbour festival of the old town in 2022, Ida Voss did."
+        await memory.remember(old, user_id="u")
+        clock.advance(timedelta(days=1))
+        await memory.remember([new, "The mill belongs to Carla."], user_id="u")
+        assert texts(await memory.recall("Who ran the harbour festival in 2022?", user_id="u"))[:2] == [new, old]
+        asked = "What did I say on 2 March 2026 about the harbour festival?"
+        assert texts(await memory.recall(asked, user_id="u"))[0] == old

@@ -79,7 +79,7 @@ def test_it_works_in_a_clean_environment_with_no_extras(wheel, tmp_path):
     demo = subprocess.run([env / "bin" / "loom", "demo"], check=True, capture_output=True, text=True, cwd=tmp_path)
     assert "One edit, and what it costs" in demo.stdout
     packages = [file for file in env.rglob("*") if file.is_file() and file.suffix != ".pyc"]
-    assert sum(file.stat().st_size for file in packages) < 95_000_000, "the base install stays small"
+    assert sum(file.stat().st_size for file in packages) < 92_000_000, "the base install stays small"
 
 
 def assert_readme_works(python, folder):

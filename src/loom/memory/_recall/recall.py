@@ -11,7 +11,7 @@ from math import exp, isnan
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from loom.core.checks import MAX_QUERY, RANKED
-from loom.core.clock import Clock
+from loom.core.clock import Clock, from_micros
 from loom.core.doors import Late
 from loom.core.filter import And, Eq, Filter, In, Not, Or, Range
 from loom.core.record import Episode, Excerpt, Fact, Hit, Layer, Record
@@ -57,7 +57,7 @@ from loom.protocols.knowledge_base import KnowledgeBase
 from loom.protocols.memory_store import HitColumns, KeepsVectors, MemoryStore, Query
 from loom.protocols.reranker import Reranker
 from loom.text.passages import READ, best_passage, most_together
-from loom.text.time_words import time_hint
+from loom.text.time_words import TimeHint, time_hint
 from loom.text.tokens import EstimateCounter
 from loom.text.words import query_terms, terms
 
@@ -222,9 +222,9 @@ class Recall:
         ranked = without_questions(question, ranking, found, enough=max(RERANKED, _packed(limit)))
         ranked, failed = await self._reranked(question, ranked, records)
         ranked = await add_hops(self._store, scope, ranked, records, question=question, query=query)
-        # Newer statements win, except if the question names a time, or if it is a statement itself: that searches for
-        # the older statements which it contradicts.
-        if hints.when is None and not _is_statement(question):
+        # Newer statements win, except if the question names a time of the talk, or if it is a statement itself: that
+        # searches for the older statements which it contradicts.
+        if not _is_statement(question) and not _told_then(hints.when, ranked[:TOP], records):
             size = _compared(records.text_of(r.id) for r in ranked[:TOP])
             ranked = await off_loop(size, partial(newest_first, question, ranked, records))
         if min_score is not None:
@@ -527,6 +527,15 @@ def _speakers(hits: HitColumns) -> set[str]:
         return set()
     names = {hits.speakers[place] for place in np.flatnonzero(np.logical_or.reduce(by_words)).tolist()}
     return {name for name in names if name and role_named(name) is None}  # roles such as `user` are not persons
+
+
+def _told_then(when: TimeHint | None, ranked: Sequence[Ranked], records: FoundRecords) -> bool:
+    """Whether one of these was told at the time that a question names: else that is a time in what is told."""
+    if when is None:
+        return False
+    places = (records.place_of.get(r.id) for r in ranked)
+    times = (records.hits.times[place] for place in places if place is not None)
+    return any(at is not None and not when.distance(from_micros(at)) for at in times)
 
 
 def _is_fact(hits: HitColumns, place: int) -> bool:
