@@ -2,6 +2,7 @@
 
 import json
 import os
+from datetime import UTC, datetime
 
 import pytest
 
@@ -19,6 +20,18 @@ def loom(tmp_path):
         return done
 
     return run
+
+
+def test_facts_of_a_day(loom, tmp_path):
+    with open_memory_sync(f"sqlite:{tmp_path}/m.db") as memory:
+        for day, place in ((1, "Oslo"), (9, "Rome")):
+            memory.remember(f"I live in {place}.", user_id="me", at=datetime(2026, 3, day, tzinfo=UTC), learn=True)
+    assert "Rome" in loom("facts").stdout
+    then = loom("facts", "--at", "2026-03-05").stdout
+    assert "Oslo" in then
+    assert "Rome" not in then
+    assert "no facts are known of me" in loom("facts", "--known-at", "2026-03-05T12:00").stdout
+    assert "--at='soon' is not a time; write it as 2026-11-15" in loom("facts", "--at", "soon", code=2).stderr
 
 
 def test_add_search_facts_stats_forget(loom):

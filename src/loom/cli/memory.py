@@ -30,6 +30,7 @@ from loom.cli.output import (
     progress_bars,
     write_file,
 )
+from loom.core.checks import read_time
 from loom.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -364,11 +365,14 @@ def facts(
     url: Url = DEFAULT,
     user: User = "me",
     history: Annotated[bool, typer.Option(help="Include retired facts.")] = False,
+    at: Annotated[str | None, typer.Option(help="What was true then: a date or a time, such as 2026-03-05.")] = None,
+    known_at: Annotated[str | None, typer.Option(help="What was believed then: a date or a time.")] = None,
     json: Json = False,
 ) -> None:
     """List the known facts, with the periods in which they are true and believed."""
+    times = {"at": read_time(at, "--at"), "known_at": read_time(known_at, "--known-at")}
     with _opened(url) as memory:
-        found = memory.facts(user_id=user, history=history)
+        found = memory.facts(user_id=user, history=history, **times)
     if json:
         print_json(found)
         return

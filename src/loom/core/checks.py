@@ -28,6 +28,17 @@ def check_text(value: str, what: str, *, max_bytes: int | None = None, may_be_em
         raise UsageError(f"{what} takes {size:,} bytes; at most {max_bytes:,} are allowed: give a shorter one")
 
 
+def read_time(text: str | None, what: str) -> datetime | None:
+    """The time that a person wrote down; without a zone it is UTC, and a date is its first moment."""
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{what}={text!r:.60} is not a time; write it as 2026-11-15 or 2026-11-15T08:30Z") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint for the end of an error: the known name that is almost this word; empty where there is none."""
     from difflib import get_close_matches  # noqa: PLC0415  (only where something was misspelt)

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from textwrap import indent
 from typing import Annotated, Any, Final, Literal, TypeAlias, cast
@@ -19,6 +18,7 @@ from urllib.parse import unquote
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from loom import __version__
+from loom.core.checks import read_time
 from loom.core.log import Checkpoint, Compaction, LogEntry, LoggedMessage, Shown, shown_of
 from loom.core.message import Message, plain
 from loom.core.record import Episode, Fact, Hit, Passage, Receipt, Record
@@ -236,7 +236,7 @@ class MemoryTools:
             session_id=given.session,
             speaker=given.by,
             origin="import" if given.by == "user" else "assistant",
-            at=_time(given.at, "at"),
+            at=read_time(given.at, "at"),
             learn=True,
         )
         notes = [*done.notes, *(f"not kept: {skip.reason}" for skip in done.skipped)]
@@ -248,8 +248,8 @@ class MemoryTools:
             given.query,
             user_id=self.user,
             limit=given.limit,
-            at=_time(given.as_of, "as_of"),
-            known_at=_time(given.known_on, "known_on"),
+            at=read_time(given.as_of, "as_of"),
+            known_at=read_time(given.known_on, "known_on"),
         )
         searched = found.searched if found.searched is not None else await self._count()
         return ToolAnswer(
@@ -264,8 +264,8 @@ class MemoryTools:
             user_id=self.user,
             subject=given.subject,
             predicate=given.predicate,
-            at=_time(given.as_of, "as_of"),
-            known_at=_time(given.known_on, "known_on"),
+            at=read_time(given.as_of, "as_of"),
+            known_at=read_time(given.known_on, "known_on"),
             history=given.history,
         )
         newest = sorted(found, key=lambda fact: (fact.recorded_at, fact.id), reverse=True)
@@ -377,16 +377,6 @@ def _covered(log: Iterable[LogEntry], id: str) -> list[Shown]:
             case _:
                 pass
     raise NotFound(f"the conversation has no compaction {id!r:.200}; history with its session names them")
-
-
-def _time(text: str | None, what: str) -> datetime | None:
-    if text is None:
-        return None
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"{what}={text!r:.60} is not a time; write it as 2026-11-15 or 2026-11-15T08:30Z") from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _cut(text: str) -> str:
