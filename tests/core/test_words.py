@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom.text.words import MAX_TERM, STOP_WORDS, query_terms, stem, terms, tokens
+from loom.text.words import MAX_TERM, STOP_WORDS, content_terms, query_terms, stem, terms, tokens
 
 
 @pytest.mark.parametrize(
@@ -95,3 +95,11 @@ def test_what_a_text_holds_is_found_by_the_text_itself(text):
     assert set(query_terms(text)) <= set(terms(text))
     assert all(0 < len(term) <= MAX_TERM + 1 for term in terms(text))
     assert not any(mark in term for term in terms(text) for mark in "\"'*():^-+ ")
+
+
+def test_the_grammar_of_other_languages_is_no_content():
+    assert content_terms("Wo wohnt meine Oma?") == ("wohnt", "oma")
+    assert content_terms("¿Cuál es la contraseña del portátil?") == ("contrasena", "portatil")
+    assert content_terms("Где живёт моя бабушка?") == ("живет", "бабушка")
+    assert content_terms("Which hotel in LA did Mia book?") == query_terms("Which hotel in LA did Mia book?")
+    assert content_terms("Wo ist das?") == query_terms("Wo ist das?")

@@ -27,6 +27,22 @@ STOP_WORDS = frozenset(
 )
 """English words that do not tell a topic, spelled as tokens() gives them."""
 
+_GRAMMAR = frozenset(
+    """
+    der das dem des ein eine einen einem einer eines ist sind und oder mein meine meinen meinem meiner ich wir wie wo
+    wer wann welche welcher welches welchem welchen von zu im auf habe haben hat heisst fur mit
+    le la les un une du de est sont et ou je nous quel quelle quels qui que dans avec pour mon mes
+    el los las una del es y mi mis yo cual cuales donde cuando quien en por para tengo son
+    il gli di della sono mio mia miei io quale dove quando chi che
+    os um uma da sao meu minha eu qual onde quem em com
+    het een zijn mijn ik wij welke waar wanneer wat
+    я мы мой моя мое мои моего моей как где когда кто что какой какая какую в на с у и из о по
+    """.split()  # noqa: RUF001, SIM905
+)
+"""Words of other languages that do not tell a topic."""
+_ENGLISH = frozenset("the what where when which who how did does are my you your have has and with about".split())  # noqa: SIM905
+"""Words that only English has: beside one of them, `LA` and `Mia` are names."""
+
 # Scripts written without spaces: a run of them is cut into pairs of characters.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 # The vowel signs of Indic scripts are not letters to a regular expression, but part of a word.
@@ -71,6 +87,18 @@ def query_terms(text: str) -> tuple[str, ...]:
     words = tokens(text)
     kept = [word for word in words if word not in STOP_WORDS] or words
     return tuple(dict.fromkeys(stem(word) for word in kept))
+
+
+def content_terms(text: str) -> tuple[str, ...]:
+    """The stems of query_terms() without the grammar of other languages: what a question is about.
+
+    An index is searched for all of them, where rare words count more; this is for counting how many a text has.
+    """
+    words = tokens(text)
+    kept = [word for word in words if word not in STOP_WORDS]
+    if _ENGLISH.isdisjoint(words):
+        kept = [word for word in kept if word not in _GRAMMAR] or kept
+    return tuple(dict.fromkeys(stem(word) for word in kept or words))
 
 
 def folded(text: str) -> str:

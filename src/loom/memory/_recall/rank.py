@@ -28,7 +28,7 @@ from loom.core.doors import Late
 from loom.core.record import Episode, Record
 from loom.text.passages import sentences, stems_in
 from loom.text.time_words import TimeHint
-from loom.text.words import query_terms
+from loom.text.words import content_terms, query_terms
 
 if TYPE_CHECKING:
     import numpy as np
@@ -521,19 +521,6 @@ _PAIR = re.compile(
 )
 """Two ideographs, none of them a Chinese word of grammar, or two katakana: as telling as a name. Scripts without
 capitals and spaces have no other sign of one, and share much of their grammar between any two sentences."""
-_GRAMMAR = frozenset(
-    """
-    der das dem des ein eine einen einem einer eines ist sind und oder mein meine meinen meinem meiner ich wir wie wo
-    wer wann welche welcher welches welchem welchen von zu im auf habe haben heisst
-    le la les un une du de est sont et ou je nous quel quelle quels qui que dans avec pour
-    el los las una del es y mis yo cual cuales donde cuando quien en por para tengo
-    il gli di della sono mio mia miei quale quando chi che
-    os um uma da sao meu minha eu qual onde quem em
-    het een zijn mijn ik wij welke waar wanneer
-    я мы мой моя мое мои моего моей как где когда кто что какой какая какую в на с у и из о по
-    """.split()  # noqa: RUF001, SIM905
-)
-"""Words of other languages that do not tell a topic: any two sentences share them. None is a common English word."""
 _OPENS_QUESTION = re.compile(
     r"\W*(?:what|where|when|who|which|why|how|is|are|was|do|does|did|can|could|will|would|should|have|has|any)\b",
     re.IGNORECASE,
@@ -578,7 +565,7 @@ def _people(question: str, ranked: Sequence[Ranked], records: Mapping[str, Recor
 
 def _messages(question: str, ranked: Sequence[Ranked], records: Mapping[str, Record]) -> list[Ranked]:
     bits: dict[str, int] = {}
-    stems = tuple(stem for stem in query_terms(question) if stem not in _GRAMMAR)
+    stems = content_terms(question)
     messages = [e for e in _originals(ranked, records) if _is_message(e) and role_of(e) == "user"]
     turns = sorted(_turn(e, _told(e.text[:RANKED], stems, bits)) for e in messages)
     _, *others = question.split()

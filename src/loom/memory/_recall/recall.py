@@ -59,7 +59,7 @@ from loom.protocols.reranker import Reranker
 from loom.text.passages import READ, best_passage, most_together
 from loom.text.time_words import TimeHint, time_hint
 from loom.text.tokens import EstimateCounter
-from loom.text.words import query_terms, terms
+from loom.text.words import content_terms, terms
 
 if TYPE_CHECKING:
     import numpy as np
@@ -229,7 +229,7 @@ class Recall:
             ranked = await off_loop(size, partial(newest_first, question, ranked, records))
         if min_score is not None:
             ranked = [r for r in ranked if r.score >= min_score]
-        stems = query_terms(question)
+        stems = content_terms(question)
         confidence = _confidence(stems, ranked, records)
         passages: Sequence[Hit] = ()
         if is_left_out := min_confidence is not None and confidence < min_confidence:
@@ -273,7 +273,7 @@ class Recall:
         trust, signals = 1.0, dict(found.signals)
         if _is_statement(question):
             signals |= await off_loop(_compared(found.texts), partial(_as_statement, found.texts, terms(question)))
-        elif found.ids and (stems := query_terms(question)):  # a question may have no words: "?", an emoji
+        elif found.ids and (stems := content_terms(question)):  # a question may have no words: "?", an emoji
             likeliest = _likeliest(signals.get("bm25"), len(found))
             size = sum(min(READ, len(found.texts[place])) for place in likeliest) // 8
             covered = await off_loop(size, lambda: [most_together(found.texts[place], stems) for place in likeliest])
