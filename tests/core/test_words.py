@@ -97,7 +97,7 @@ def test_what_a_text_holds_is_found_by_the_text_itself(text):
     assert not any(mark in term for term in terms(text) for mark in "\"'*():^-+ ")
 
 
-def test_the_grammar_of_other_languages_is_no_content():
+def test_the_grammar_of_other_languages_does_not_count_as_content():
     assert content_terms("Wo wohnt meine Oma?") == ("wohnt", "oma")
     assert content_terms("¿Cuál es la contraseña del portátil?") == ("contrasena", "portatil")
     assert content_terms("Где живёт моя бабушка?") == ("живет", "бабушка")
