@@ -11,6 +11,7 @@ import pytest
 from loom import Memory, open_memory
 from loom.core.record import Episode, Fact, Layer, Record
 from loom.core.scope import Scope
+from loom.memory._upkeep.summaries import is_session_episode
 from loom.memory._write.extract_rules import RuleExtractor
 from loom.memory.config import MemoryConfig, MemoryLayerConfig
 from loom.protocols.extractor import Extraction
@@ -59,18 +60,35 @@ async def test_a_decision_moves_up_with_its_write_and_the_next_layer_is_checked_
         assert await memory.upkeep(user_id="ann") is None
 
 
-async def test_what_takes_an_episode_that_is_not_written_yet_is_left_to_upkeep() -> None:
-    config = MemoryConfig(l2=MemoryLayerConfig(capacity=1))
-    async with open_memory("inmemory", facts="rules", config=config) as memory:
+async def test_a_layer_makes_room_at_once_and_the_job_of_the_session_writes_its_episode() -> None:
+    config, clock = MemoryConfig(l2=MemoryLayerConfig(capacity=1)), FakeClock()
+    async with open_memory("inmemory", facts="rules", config=config, clock=clock) as memory:
         for text in ("We decided to ship on Friday.", "We decided to paint the boat blue."):
             await memory.remember(text, user_id="ann", session_id="s", learn=True)
         stats = await memory.stats(user_id="ann")
-        assert (stats["L2"], stats["jobs"]) == (2, 1)
-        report = await memory.upkeep(user_id="ann")
-        assert report is not None
-        assert report.counts["episodes"] == 1
-        stats = await memory.stats(user_id="ann")
-        assert (stats["L2"], stats["jobs"]) == (1, 0)
+        assert (stats["L2"], stats["L3"], stats["jobs"]) == (1, 0, 0), "no job runs with the turn"
+        assert await memory.upkeep(user_id="ann") is None
+        clock.advance(timedelta(hours=2))
+        done = await memory.metabolize(user_id="ann")
+        assert done.counts["episodes"] == 1
+        (episode,) = [record for record in await _records(memory) if is_session_episode(record)]
+        assert "ship on Friday" in episode.text, "what made room is in the episode"
+
+
+async def test_a_session_without_an_episode_or_a_job_for_one_gets_the_job() -> None:
+    config, clock = MemoryConfig(l2=MemoryLayerConfig(capacity=1)), FakeClock()
+    async with open_memory("inmemory", facts="rules", config=config, clock=clock) as first:
+        for text in ("We decided to ship on Friday.", "We decided to eat soup."):
+            await first.remember(text, user_id="ann", session_id="s", learn=True)
+        lines = [line async for line in first.export(user_id="ann")]
+    async with open_memory("inmemory", facts="rules", config=config, clock=clock) as memory:
+        await memory.import_(lines, user_id="ann")  # records travel, jobs do not
+        await memory.remember("We decided to paint the boat.", user_id="ann", session_id="t", learn=True)
+        await memory.metabolize(user_id="ann")
+        clock.advance(timedelta(hours=2))
+        await memory.metabolize(user_id="ann")
+        sessions = [r.session_id for r in await _records(memory) if isinstance(r, Episode) and is_session_episode(r)]
+        assert sorted(filter(None, sessions)) == ["s", "t"]
 
 
 GATE = "The gate code is 4711."

@@ -461,6 +461,14 @@ def why_of(best: Sequence[int], parts: Sequence[PostingPart], size: int) -> dict
     return dict(zip(best, whys(signals) if signals else ({} for _ in best), strict=True))
 
 
+def best_first(scores: Floats, ids: Sequence[str]) -> list[int]:
+    """The places of falling scores; at equal scores the ids decide."""
+    order = np.argsort(-scores, kind="stable")
+    if (np.diff(scores[order]) != 0).all():
+        return order.tolist()
+    return [place for _, _, place in sorted(zip((-scores).tolist(), ids, range(len(ids)), strict=True))]
+
+
 # The best of many scores first, without sorting them all.
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
 from contextlib import suppress
 from logging import getLogger
 from typing import TYPE_CHECKING
@@ -39,7 +38,7 @@ class Upkeep:
     def __init__(self, metabolism: Metabolism, config: MemoryConfig) -> None:
         self._metabolism, self._config = metabolism, config
         self._waiting = Counter[Scope]()
-        self._hurried: dict[Scope, frozenset[str]] = {}
+        self._hurried = set[Scope]()
         self._held: dict[Scope, Moves] = {}
         """What accesses made due, of users whose next turn writes it; their accesses queue no jobs."""
         self._reports: OrderedDict[Scope, Metabolized] = OrderedDict()
@@ -95,16 +94,16 @@ class Upkeep:
         if held is not None:
             self._held[user] = Moves(held.back - done.back, held.kinds - done.kinds)
 
-    def hurry(self, user: Scope, moved: Iterable[str] = ()) -> None:
-        """Note that a turn queued jobs, which catch_up() runs; records that `moved` with it do not move again then."""
+    def hurry(self, user: Scope) -> None:
+        """Note that an access queued jobs, which catch_up() runs."""
         if len(self._hurried) < _USERS:
-            self._hurried[user] = self._hurried.get(user, frozenset()).union(moved)
+            self._hurried.add(user)
 
     async def catch_up(self, user: Scope) -> None:
-        """Run the jobs that a turn queued; not those that were there before."""
-        moved = self._hurried.pop(user, None)
-        if moved is not None:
-            self._add(user, await self._metabolism.run(user, limit=SHARE, kinds=MOVES, moved=moved))
+        """Run the jobs that accesses of a turn queued; not those that were there before."""
+        if user in self._hurried:
+            self._hurried.discard(user)
+            self._add(user, await self._metabolism.run(user, limit=SHARE, kinds=MOVES))
 
     async def settled(self, user: Scope) -> None:
         """Wait for jobs of a user that are running, so that what is read next does not depend on how fast they are.
@@ -124,7 +123,7 @@ class Upkeep:
         """Drop what is held of a user: notes in a report may quote what is to be forgotten."""
         self._reports.pop(user, None)
         del self._waiting[user]
-        self._hurried.pop(user, None)
+        self._hurried.discard(user)
         self._held.pop(user, None)
 
     async def aclose(self) -> None:

@@ -31,6 +31,7 @@ from loom.memory._upkeep.summaries import (
     SUMMARY,
     ContextCompressor,
     SessionEpisodes,
+    episode_id,
     job_episodes,
     session_job,
     texts_of,
@@ -424,14 +425,13 @@ class Metabolism:
         *,
         limit: int | None = None,
         kinds: Sequence[str] | None = None,
-        moved: Iterable[str] = (),
         progress: Callable[[int], None] | None = None,
     ) -> Metabolized:
         """Run the due jobs and the jobs they queue, of one user or of all: one pass.
 
-        Records of the user that have `moved` already stay where they are. `progress` is called with the jobs done.
+        `progress` is called with the jobs done.
         """
-        moved_of: dict[Scope, set[str]] = {scope: set(moved)} if scope is not None else {}
+        moved_of: dict[Scope, set[str]] = {}
         done, counts, notes, failed = 0, Counter[str](), list[str](), list[str]()
         while done + len(failed) < (PASS if limit is None else limit):
             now = self._clock.now()
@@ -569,8 +569,8 @@ class Metabolism:
             effects.jobs.clear()
         if "assimilate" in kinds:
             second = others[0] if others else None
-            moved = await self._assimilated(scope, effects.moved, effects.episodes(), second, may_write_episodes=False)
-            effects.add(moved or Effects(jobs=[self.job(scope, "assimilate")]))
+            changed = effects.episodes()
+            effects.add(await self._assimilated(scope, effects.moved, changed, second, writes_episodes=False))
         if "sediment" in kinds or any(job.kind == "sediment" for job in effects.jobs):
             effects.jobs = [job for job in effects.jobs if job.kind != "sediment"]
             effects.add(await self._sedimented(scope, effects.moved, effects.episodes()))
@@ -595,9 +595,7 @@ class Metabolism:
 
     async def _assimilate(self, job: Job, _: Sequence[Claim], moved: set[str]) -> Effects:
         """L2 to L3: recalled records become episodes; archived ones are covered by the episode of their session."""
-        done = await self._assimilated(job.scope, moved)
-        assert done is not None
-        return done
+        return await self._assimilated(job.scope, moved)
 
     async def _assimilated(
         self,
@@ -606,19 +604,18 @@ class Metabolism:
         changed: Sequence[Episode] = (),
         found: Sequence[Record] | None = None,
         *,
-        may_write_episodes: bool = True,
-    ) -> Effects | None:
-        """What assimilating does; None if it takes an episode that is not there yet, and must not be written now."""
+        writes_episodes: bool = True,
+    ) -> Effects:
+        """What assimilating does. Episodes that are not there yet are left to jobs, unless it `writes_episodes`."""
         plan = await self._plan(user, Layer.L2, moved, changed, found=found)
         effects = Effects(put=[replace(e, layer=Layer.L3) for e in plan.promote])
         leaving = sorted(plan.archive, key=lambda e: (e.session_id or "", e.id))
+        if not writes_episodes:
+            effects.jobs += await self._missing_episodes(user, {e.session_id for e in leaving if e.session_id})
         for session, group in groupby(leaving, key=lambda e: e.session_id):
             episodes = list(group)
-            if session is not None:
-                if not may_write_episodes and await self.episodes.stored(user, session) is None:
-                    return None
-                if await self._has_episode(user, session, effects):
-                    continue
+            if session is not None and (not writes_episodes or await self._has_episode(user, session, effects)):
+                continue
             if len(episodes) == 1:  # a statement is short already; its summary would repeat it
                 continue
             chars = self._compressor.chars_read([episode.text for episode in episodes])
@@ -704,6 +701,12 @@ class Metabolism:
         effects.jobs += written.jobs
         effects.counts += written.counts
         return bool(written.put)
+
+    async def _missing_episodes(self, user: Scope, sessions: Collection[str]) -> list[Job]:
+        """Jobs that write the episodes of those of these sessions that have none; mostly, such a job is open."""
+        known = await get_all(self._store, user, [episode_id(session) for session in sessions])
+        missing = sorted(session for session in sessions if episode_id(session) not in known)
+        return [session_job(EPISODE, user, session, self._clock.now()) for session in missing]
 
     # -- shared by the verbs ------------------------------------------------------------------------------
 

@@ -147,8 +147,6 @@ class EpisodeWriter:
         self._upkeep.release(user, due)
         if effects.unembedded:
             notes += await self.embed(user, effects.unembedded)
-        if effects.jobs:
-            self._upkeep.hurry(user, effects.moved)
         return Remembered(
             kept=tuple(kept),
             facts=learned.facts,

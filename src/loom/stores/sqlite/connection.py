@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 from zlib import crc32
 
@@ -134,6 +135,10 @@ WRITTEN = (*_sql.COLUMNS, "checksum")
 """The columns that are written with a record."""
 SELECTED = f"{_sql.SELECTED}, r.checksum, r.user"
 
+STATE = ("layer", "accesses", "accessed_at", "archived_at")
+"""The columns that are changed alone."""
+_STATE_PLACES = tuple(map(_sql.COLUMNS.index, STATE))
+_state_of = cast("Callable[[Row], Row]", itemgetter(*_STATE_PLACES))
 CHECKSUM = len(_sql.COLUMNS)
 """Where the checksum is in a row of SELECTED; None where an older Loom wrote it."""
 _USER = CHECKSUM + 1
@@ -167,6 +172,16 @@ def from_row(row: tuple[Any, ...]) -> Record:
     if not is_sound:
         raise DamagedData(f"record {row[0]!r} is not what was written")
     return _sql.from_row(row)
+
+
+def with_state(row: Row, state: Row) -> Row:
+    """A row that starts with SELECTED, with these values of STATE."""
+    if _state_of(row) == state:
+        return row
+    values = list(row)
+    for place, value in zip(_STATE_PLACES, state, strict=True):
+        values[place] = value
+    return tuple(values)
 
 
 def checksum(row: tuple[Any, ...], user: int) -> int:
@@ -256,20 +271,30 @@ def forget_name(db: Database, user: int) -> None:
 
 
 class Sizes(NamedTuple):
-    """How many numbers a user has given to records, and how many of them, from 0 on, are in the word index."""
+    """How many numbers a user has given to records, and how many of them, from 0 on, are in the word index.
+
+    `relinked` counts the changes of texts and of links that were there before, `gone` the vectors that went.
+    """
 
     size: int
     indexed: int
+    relinked: int = 0
+    gone: int = 0
+
+
+_SIZES = "SELECT next_number, indexed, relinked, vectors_gone FROM users WHERE user = ?"
 
 
 def sizes_of(db: Database, user: int) -> Sizes:
     """The sizes of a user; none of an unknown one."""
-    size, indexed = one(db, "SELECT next_number, indexed FROM users WHERE user = ?", user) or (0, 0)
+    size, indexed, relinked, gone = one(db, _SIZES, user) or (0, 0, 0, 0)
     if not isinstance(size, int) or not 0 <= size <= MOST_NUMBERS:
         raise DamagedData(f"user number {user} has {size!r} records")
     if not isinstance(indexed, int) or not 0 <= indexed <= size:
         raise DamagedData(f"user number {user} has {indexed!r} of {size:,} records in the word index")
-    return Sizes(size, indexed)
+    if not isinstance(relinked, int) or not isinstance(gone, int):
+        raise DamagedData(f"user number {user} has {relinked!r} changed links and {gone!r} vectors that went")
+    return Sizes(size, indexed, relinked, gone)
 
 
 def row_of(user: int, number: int) -> int:

@@ -94,7 +94,7 @@ class IndexChange:
     def __init__(self, db: Database, user: int) -> None:
         self._db = db
         self._user = user
-        self._size, self._indexed = sizes_of(db, user)
+        self._size, self._indexed, *_ = sizes_of(db, user)
         self._is_relinked = False
         self._words = TextChange()
         self._links: defaultdict[int, dict[str, int]] = defaultdict(dict)
@@ -117,6 +117,7 @@ class IndexChange:
         """Index a text; that of a number which is not indexed yet will be."""
         if number < self._indexed:
             self._add(signal, number, text)
+        self._is_relinked |= self._indexed <= number < self._size  # searches hold the texts of those
 
     def _add(self, signal: str, number: int, text: str) -> None:
         words = self._words.add(signal, number, text)
@@ -129,6 +130,7 @@ class IndexChange:
             raise DamagedData(f"a text of record number {number} is {text!r}")
         if number < self._indexed:
             self._words.remove(signal, number, text)
+        self._is_relinked |= number >= self._indexed
 
     def link(self, number: int, before: int | None) -> None:
         """Say what comes before a number; None takes it out of its conversation."""
@@ -257,12 +259,12 @@ def index_parts(db: Database, user: int, text: str, sizes: Sizes, cache: SearchC
         held[term, signal].append(entries)
     with reading("the word index"):
         with cache.current(db, user, sizes) as now:
-            for (signal, number), counted in now.tail.items():
+            for signal, (more, words) in now.tail.lengths.items():
                 count, total = lengths.get(signal, (0, 0))
-                lengths[signal] = count + 1, total + counted.words
+                lengths[signal] = count + more, total + words
                 for term in wanted:
-                    if times := counted.times.get(term):
-                        held[term, signal].append(_ENTRY.pack(number, min(times, MOST), min(counted.words, MOST)))
+                    if entries := now.tail.entries.get((term, signal)):
+                        held[term, signal].append(bytes(entries))
             chain = now.chain
             if chain.texts:
                 count, total = lengths.get(AROUND, (0, 0))
@@ -287,29 +289,49 @@ _TERMS = (
 )
 
 
-class _TailText(NamedTuple):
-    """A text that is not indexed yet: how often each term is in it, and how many words it has."""
+class _Tail:
+    """The newest texts of a user, which are not indexed yet, as the word index would hold them.
 
-    text: str
-    times: Mapping[str, int]
-    words: int
+    Each search brings it up to its view: what was written since is added, and where older texts changed it is made
+    anew.
+    """
 
+    __slots__ = ("_as_of", "chars", "entries", "lengths", "words")
 
-_Tail: TypeAlias = dict[tuple[str, int], _TailText]
-"""The texts that are not indexed yet, by signal and number; texts without a word are left out."""
+    def __init__(self) -> None:
+        self._as_of = Sizes(0, 0)
+        self.entries: defaultdict[tuple[str, str], bytearray] = defaultdict(bytearray)
+        """The entries of each term and signal."""
+        self.lengths: dict[str, tuple[int, int]] = {}
+        """How many texts and words each signal has."""
+        self.words: dict[tuple[str, int], int] = {}
+        """How many words a number has in a signal; none where it has no word."""
+        self.chars = 0
 
+    def is_before(self, sizes: Sizes) -> bool:
+        """Whether it only lacks what was written since, for a view of these sizes."""
+        known = self._as_of
+        are_same = (known.indexed, known.relinked) == (sizes.indexed, sizes.relinked)
+        return are_same and known.size <= sizes.size
 
-def _tail_of(db: Database, user: int, sizes: Sizes, known: _Tail) -> _Tail:
-    """The tail as it is now. A text that is `known` is not analysed again: every search reads the tail."""
-    tail: _Tail = {}
-    for signal, number, text in texts_of(db, user, sizes.indexed, sizes.size):
-        counted = known.get((signal, number))
-        if counted is None or counted.text != text:
-            times = Counter(_words_of(text))
-            counted = _TailText(text, times, times.total())
-        if counted.words:
-            tail[signal, number] = counted
-    return tail
+    def update(self, db: Database, user: int, sizes: Sizes) -> None:
+        """Add what was written since."""
+        start = max(self._as_of.size, sizes.indexed)
+        for signal, number, text in texts_of(db, user, start, sizes.size) if start < sizes.size else ():
+            self._add(signal, number, text)
+        self._as_of = sizes
+
+    def _add(self, signal: str, number: int, text: str) -> None:
+        times = Counter(_words_of(text))
+        words = times.total()
+        if not words:
+            return
+        self.chars += len(text)
+        self.words[signal, number] = words
+        count, total = self.lengths.get(signal, (0, 0))
+        self.lengths[signal] = count + 1, total + words
+        for term, often in times.items():
+            self.entries[term, signal] += _ENTRY.pack(number, min(often, MOST), min(words, MOST))
 
 
 # Who follows whom in a conversation: what comes before a turn is a column of its record, and the links of indexed
@@ -335,8 +357,8 @@ def links_of(db: Database, user: int, sizes: Sizes, start: int, tail: _Tail | No
     for row, data in db.execute("SELECT row, data FROM links WHERE row >= ? AND row < ?", bounds):
         block = number_of(row) - first
         found[block : block + BLOCK] = np.frombuffer(data, LINKS)[: len(found) - block]
-    for (signal, number), text in (tail or {}).items():
-        for name, value in _counted(signal, text.words).items() if signal in {OWN, HEAD} and number >= start else ():
+    for (signal, number), words in tail.words.items() if tail is not None else ():
+        for name, value in _counted(signal, words).items() if signal in {OWN, HEAD} and number >= start else ():
             found[name][number - first] = value
     for number, before in befores_of(db, user, max(start, sizes.indexed), sizes.size):
         found["before"][number - first] = before
@@ -373,6 +395,10 @@ SKETCHES = (SKETCH_WORDS * 8 + 1) * BLOCK
 """How many bytes a row of sketches has."""
 _TAIL_BYTES = 4
 """How many bytes a character of a text takes that is kept with its words, roughly."""
+_ROW_BYTES = 1_500
+"""How many bytes a row takes that is kept, roughly."""
+_MOST_ROWS = 4_096
+"""How many rows of a user are kept for the next searches."""
 _MOST_GONE = 1 / 8
 """The share of sketches that may be of vectors that are gone."""
 
@@ -509,9 +535,10 @@ class _Held:
     """What is kept of one user as of a moment: their vectors, their newest texts, and who follows whom in their talk.
 
     `gone` changes when a vector went, `last` is the newest one held, `linked` changes with the links of old turns.
+    `rows` are those that searches looked at, by number: what may change of them is read each time.
     """
 
-    __slots__ = ("bound", "chain", "counted", "exact", "gone", "last", "linked", "lock", "tail", "vectors")
+    __slots__ = ("bound", "chain", "counted", "exact", "gone", "last", "linked", "lock", "rows", "tail", "vectors")
 
     def __init__(self, exact_numbers: int) -> None:
         self.lock = Lock()
@@ -522,29 +549,32 @@ class _Held:
         self.last = 0
         self.vectors = Vectors(0, exact_numbers=exact_numbers)
         self.exact: _Filling | None = None
-        self.linked = -1
+        self.linked: int = -1
         self.chain = TurnOrder(np.zeros(0, LINKS))
-        self.tail: _Tail = {}
+        self.tail = _Tail()
+        self.rows: dict[int, Row] = {}
 
     @property
     def nbytes(self) -> int:
         """How much memory it takes."""
         filling = 0 if self.exact is None else self.exact.vectors.nbytes
-        tail = _TAIL_BYTES * sum(len(counted.text) for counted in self.tail.values())
-        return self.vectors.nbytes + filling + self.chain.nbytes + tail
+        texts = _TAIL_BYTES * self.tail.chars + _ROW_BYTES * len(self.rows)
+        return self.vectors.nbytes + filling + self.chain.nbytes + texts
 
     def update_words(self, db: Database, user: int, sizes: Sizes) -> None:
         """Bring in the turns that were written since; start anew where others changed."""
-        self.tail = _tail_of(db, user, sizes, self.tail)
-        (linked,) = one(db, "SELECT relinked FROM users WHERE user = ?", user) or (0,)
-        if linked != self.linked:
-            self.linked, self.chain = int(linked), TurnOrder(links_of(db, user, sizes, 0, self.tail))
+        if not self.tail.is_before(sizes):
+            self.tail = _Tail()
+        self.tail.update(db, user, sizes)
+        if sizes.relinked != self.linked:
+            self.linked, self.chain = sizes.relinked, TurnOrder(links_of(db, user, sizes, 0, self.tail))
+            self.rows = {}
         elif len(self.chain) < sizes.size:
             self.chain.extend(links_of(db, user, sizes, len(self.chain), self.tail))
 
-    def update(self, db: Database, user: int) -> None:
+    def update(self, db: Database, user: int, bound: Bound | None, sizes: Sizes) -> None:
         """Bring in the vectors that were written since; start anew where too much of what is held is gone."""
-        bound, gone, sizes = binding(db), _gone(db, user), sizes_of(db, user)
+        gone = sizes.gone
         size, exact_numbers = bound[1] if bound else 0, self.vectors.exact_numbers
         # An estimate is checked against the file, so that it may be of a vector that is gone; a cosine may not.
         missing = abs(gone - self.gone)
@@ -636,13 +666,24 @@ class SearchCache:
             yield held
         self._shrink(user, held)
 
-    def near(self, db: Database, user: int, vector: Vector) -> NearestVectors:
+    def rows(self, user: int) -> dict[int, Row]:
+        """The rows of the user that searches looked at, by number, to look up and to add to.
+
+        What they were when they were read: the state of a record may be another one, and the record may be gone.
+        """
+        held = self._of(user)
+        if len(held.rows) > _MOST_ROWS:
+            held.rows = {}
+        return held.rows
+
+    def near(self, db: Database, user: int, vector: Vector, sizes: Sizes) -> NearestVectors:
         """How near each record of the user is that has a vector."""
-        query = direction(vector, dimension(db))
+        bound = binding(db)
+        query = direction(vector, None if bound is None else bound[1])
         held = self._of(user)
         # A user with many vectors takes a while to load, and no other user has to wait for that.
         with held.lock:
-            held.update(db, user)
+            held.update(db, user, bound, sizes)
             numbers, likeness, is_exact = held.vectors.numbers, held.vectors.likeness(), held.vectors.is_exact
         self._shrink(user, held)
         return NearestVectors(numbers, likeness(query), is_exact)
@@ -686,9 +727,3 @@ def _matrix(vectors: Sequence[bytes], size: int) -> Float32s:
         if not (np.abs(lengths - 1) < _OFF).all():
             raise DamagedData("a vector is not of length 1")
     return matrix
-
-
-def _gone(db: Database, user: int) -> int:
-    found = one(db, "SELECT vectors_gone FROM users WHERE user = ?", user)
-    with reading("the count of vectors"):
-        return int(found[0]) if found else 0

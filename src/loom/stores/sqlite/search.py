@@ -21,6 +21,7 @@ from loom.stores._search import (
     Numbers,
     PostingPart,
     Scores,
+    best_first,
     by_score,
     signals_of,
     total,
@@ -29,8 +30,10 @@ from loom.stores._search import (
 from loom.stores._sql import Condition
 from loom.stores.base import reading
 from loom.stores.sqlite.connection import (
+    CHECKSUM,
     SELECTED,
     SQLITE,
+    STATE,
     Database,
     condition,
     find_rows,
@@ -40,6 +43,7 @@ from loom.stores.sqlite.connection import (
     rows,
     seen,
     sizes_of,
+    with_state,
 )
 from loom.stores.sqlite.index import NearestVectors, SearchCache, compared, dimension, direction, index_parts
 
@@ -56,6 +60,8 @@ _AHEAD = 4
 _Row: TypeAlias = tuple[Any, ...]
 """A row of the table: its columns, the first of which is the id, then which one it is."""
 _ID = itemgetter(0)
+_CHANGING = f"r.row, r.checksum, {', '.join(f'r.{name}' for name in STATE)}"
+"""Which row it is, whether it is the one that is known, and what may be another value of it."""
 
 
 class _SqliteRequest(NamedTuple):
@@ -74,13 +80,17 @@ def _request(user: int, scope: Scope, query: Query, now: datetime) -> _SqliteReq
 
 
 class _Rows:
-    """The rows of a user that a query may return; each is read once."""
+    """The rows of a user that a query may return; each is read once.
 
-    __slots__ = ("_read", "db", "request")
+    Of rows that are `known` from earlier searches, only what may have changed is read.
+    """
 
-    def __init__(self, db: Database, request: _SqliteRequest) -> None:
+    __slots__ = ("_known", "_read", "db", "request")
+
+    def __init__(self, db: Database, request: _SqliteRequest, known: dict[int, _Row]) -> None:
         self.db = db
         self.request = request
+        self._known = known
         self._read: dict[int, _Row | None] = {}
 
     def read_first(self, *searches: tuple[Numbers, Scores, int]) -> None:
@@ -93,11 +103,27 @@ class _Rows:
         new = [number for number in numbers if number not in self._read]
         if new:
             self._read.update(dict.fromkeys(new))
-            first = row_of(self.request.user, 0)
-            among = json.dumps([first + number for number in new])
-            for row in _fitting(self.db, self.request, f"{SELECTED}, r.row", among=among):
-                self._read[row[-1] - first] = row
+            self._read_whole([*self._changed(new), *(number for number in new if number not in self._known)])
         return [self._read[number] for number in numbers]
+
+    def _changed(self, numbers: Sequence[int]) -> Iterator[int]:
+        """Look at those of the numbers that are known; gives those of other rows than are known."""
+        first, known = row_of(self.request.user, 0), self._known
+        among = [first + number for number in numbers if number in known]
+        for row, stored, *state in _fitting(self.db, self.request, _CHANGING, among=among) if among else ():
+            held = known[row - first]
+            if held[CHECKSUM] == stored:
+                self._read[row - first] = known[row - first] = with_state(held, (*state,))
+            else:
+                yield row - first
+
+    def _read_whole(self, numbers: Sequence[int]) -> None:
+        first = row_of(self.request.user, 0)
+        among = [first + number for number in numbers]
+        for row in _fitting(self.db, self.request, f"{SELECTED}, r.row", among=among) if among else ():
+            self._read[row[-1] - first] = row
+            if row[CHECKSUM] is not None:  # otherwise nothing tells whether it is still the same
+                self._known[row[-1] - first] = row
 
 
 def search(
@@ -115,11 +141,11 @@ def search(
     size = sizes.size
     parts = index_parts(db, user, query.text, sizes, cache) if query.text.strip() else []
     summed = total(parts, size)
-    rows_of = _Rows(db, request)
+    rows_of = _Rows(db, request, cache.rows(user))
     if query.vector is None:
         best = _best(rows_of, *_with_score(rows_of, summed), query.limit)
     else:
-        near = _near(cache.near(db, user, query.vector), size)
+        near = _near(cache.near(db, user, query.vector, sizes), size)
         best, dense = _best_and_near(rows_of, summed, near, query.limit)
         parts += dense
     return sorted(_hits(best, parts, size), key=rank_key)
@@ -144,8 +170,7 @@ def search_columns(
     for column in signals.values():
         total += np.where(np.isnan(column), 0.0, column)
     with reading("the id of a record"):
-        # In the order of rank_key(); no two have one id, so that places are never compared.
-        order = [place for *_, place in sorted(zip((-total).tolist(), map(_ID, found), range(len(found)), strict=True))]
+        order = best_first(total, [*map(_ID, found)])  # as rank_key() orders
     return [found[place] for place in order], {name: column[order] for name, column in signals.items()}
 
 
@@ -156,8 +181,8 @@ def _both(db: Database, request: _SqliteRequest, near: int, cache: SearchCache) 
     sizes = sizes_of(db, user)
     size = sizes.size
     parts = index_parts(db, user, query.text, sizes, cache)
-    cosines = _near(cache.near(db, user, query.vector), size)
-    rows_of = _Rows(db, request)
+    cosines = _near(cache.near(db, user, query.vector, sizes), size)
+    rows_of = _Rows(db, request, cache.rows(user))
     by_words = _with_score(rows_of, total(parts, size))
     if cosines.is_exact:
         by_vector = _in_scope(rows_of, cosines.numbers, cosines.cosines)
@@ -188,7 +213,7 @@ def search_beside(
     sizes = sizes_of(db, user)
     size = sizes.size
     parts = index_parts(db, user, query.text, sizes, cache)
-    rows_of = _Rows(db, _request(user, scope, query, now))
+    rows_of = _Rows(db, _request(user, scope, query, now), cache.rows(user))
     best = _best(rows_of, *_with_score(rows_of, total(parts, size)), query.limit)
     known = {id: number_of(row) for id, row in find_rows(db, user, scope, nearest).items()}
     given = np.asarray(list(known.values()), np.int64)
@@ -258,14 +283,17 @@ def _near(near: NearestVectors, size: int) -> NearestVectors:
 
 
 def _fitting(
-    db: Database, request: _SqliteRequest, columns: str, *, limit: int = -1, among: str | None = None
+    db: Database, request: _SqliteRequest, columns: str, *, limit: int = -1, among: Sequence[int] | None = None
 ) -> list[tuple[Any, ...]]:
-    """The rows that are shown and fit the filter, by id; or `among` a JSON list of rows, in any order."""
+    """The rows that are shown and fit the filter, by id; or those `among` the given ones, in any order."""
     where, (sql, values) = request.query.where, (request.fits.sql, request.fits.values)
     source, order = "records AS r", "ORDER BY r.id"
     if among is not None:
         # A cross join is not reordered: the rows given are looked up, instead of walking all of the user's.
-        source, values = "json_each(?) AS given CROSS JOIN records AS r ON r.row = given.value", (among, *values)
+        source, values = (
+            "json_each(?) AS given CROSS JOIN records AS r ON r.row = given.value",
+            (json.dumps(among), *values),
+        )
         order = ""
     if where is None or request.fits.exact:
         return rows(db, f"SELECT {columns} FROM {source} WHERE {sql} {order} LIMIT ?", *values, limit)
