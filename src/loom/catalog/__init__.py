@@ -274,6 +274,7 @@ def reaches(id: str, since: str) -> bool:
 OVERRIDE_VARIABLE = "LOOM_MODELS"
 _GENERIC = "generic"
 _SHIPPED = "models.toml"
+_MOST_FOUND = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +283,10 @@ class Catalog:
 
     _tables: TomlTable
     _file: str = _SHIPPED
+    _found: dict[tuple[str, str | None], ModelInfo] = field(
+        default_factory=dict[tuple[str, str | None], ModelInfo], compare=False, repr=False
+    )
+    """What was asked for before: every turn asks for its model."""
 
     @classmethod
     def load(cls, path: str | os.PathLike[str] | None = None) -> Catalog:
@@ -320,6 +325,14 @@ class Catalog:
 
     def find(self, model: str, provider: str | None = None) -> ModelInfo:
         """What is known of a model; the provider's safe default, marked `known=False`, where it is not listed."""
+        found = self._found.get((model, provider))
+        if found is None:
+            if len(self._found) >= _MOST_FOUND:
+                self._found.clear()
+            found = self._found[model, provider] = self._look_up(model, provider)
+        return found
+
+    def _look_up(self, model: str, provider: str | None) -> ModelInfo:
         named, id = split_provider(model, self.providers)
         provider = provider.lower() if provider else named
         if provider is not None and provider not in self.providers:

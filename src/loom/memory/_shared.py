@@ -16,7 +16,6 @@ from loom.errors import EmbedderMismatch, LoomError, StaleWrite
 from loom.protocols.embedder import Embedder
 from loom.protocols.memory_store import (
     AdminStore,
-    HasNotes,
     HasParts,
     KeepsJobs,
     KeepsVectors,
@@ -76,16 +75,21 @@ async def read_together(store: Store, scope: Scope, *wheres: Filter) -> Together
 
     Otherwise the epoch is read first: what was forgotten since then changes it.
     """
-    if isinstance(store, ReadsTogether):
+    if _reads_together(store):
         return await store.read_together(scope, *wheres)
     return Together(await store.epoch(scope), await list_together(store, scope, *wheres))
 
 
 async def list_together(store: Store, scope: Scope, *wheres: Filter) -> Sequence[Sequence[Record]]:
     """The records that fit each filter, with one call where the store can do that."""
-    if isinstance(store, ReadsTogether):
+    if _reads_together(store):
         return (await store.read_together(scope, *wheres)).lists
     return [[record async for record in every(store, scope, where)] for where in wheres]
+
+
+def _reads_together(store: object) -> TypeGuard[ReadsTogether]:
+    """Whether a store is one; isinstance() of a protocol takes as long as a short read, and every turn asks."""
+    return hasattr(store, "read_together")
 
 
 async def counts(store: MemoryStore, scope: Scope) -> dict[str, int]:
@@ -222,8 +226,9 @@ def _recorded(episode: Episode, now: datetime) -> Episode:
 
 def notes_of(store: object) -> tuple[str, ...]:
     """The notes of a store, or of the stores that it is made of."""
-    if isinstance(store, HasNotes):
-        return store.notes
+    notes = getattr(store, "notes", None)  # as of HasNotes; isinstance() takes long, and every write asks
+    if notes is not None:
+        return notes
     if isinstance(store, HasParts):
         return tuple(dict.fromkeys(note for part in store.parts.values() for note in notes_of(part)))
     return ()

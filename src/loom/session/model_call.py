@@ -167,6 +167,7 @@ class ModelCaller:
     def use(self, model: Model) -> None:
         """Send to this model from now on; the measurements and requests of another one do not count for it."""
         self.model = model
+        self._window = model if isinstance(model, KnowsWindow) else None
         self.target: Target = target_for(None, model.name)
         self.meter = Meter(counter_for(self.target.info))
         self._sent: list[PrefixChain] = []
@@ -175,7 +176,7 @@ class ModelCaller:
     @property
     def window_size(self) -> int:
         """How many tokens prompt and answer may have together."""
-        return self.model.context_window if isinstance(self.model, KnowsWindow) else self.target.info.context_window
+        return self._window.context_window if self._window is not None else self.target.info.context_window
 
     @property
     def reserved_output(self) -> int:

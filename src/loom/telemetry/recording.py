@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import wraps
 from time import perf_counter, time_ns
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeAlias, TypeVar, cast
 
 import loom.telemetry.conventions as names
 from loom.catalog import KNOWN_AS, Catalog, ModelInfo, find_model
@@ -143,8 +143,7 @@ class _Windowed(MeteredModel):
     @property
     def context_window(self) -> int:
         """Tokens of prompt and answer together."""
-        assert isinstance(self._model, KnowsWindow)
-        return self._model.context_window
+        return cast("KnowsWindow", self._model).context_window  # as metered() has seen
 
 
 def metered(model: Model, ledger: Ledger) -> MeteredModel:

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
-from math import exp, inf
+from math import inf, nan
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from loom.core.checks import RANKED, REACH
-from loom.core.clock import from_micros
+from loom.core.clock import to_micros
 from loom.core.doors import Late
 from loom.core.record import Episode, Record
 from loom.text.passages import sentences, stems_in
@@ -101,6 +101,7 @@ _ENOUGH_SHARE, _ENOUGH_WORDS = 0.4, 3
 """The words of a question are trusted fully once one text has this share of them, or this many."""
 _FADE = 0.7
 """Weight of a shared word per place from the beginning: the fifth word counts a quarter of the first."""
+_MICROSECOND = timedelta(microseconds=1)
 _NEAR = timedelta(days=3)
 """The least scale of closeness in time: people speak of a day for some days before and after."""
 _OPEN = timedelta(days=30)
@@ -379,8 +380,8 @@ def _weight(name: str, columns: Mapping[str, _Column], weights: Mapping[str, flo
 
 def _session_codes(sessions: Sequence[str | None]) -> tuple[NDArray[np.int64], int]:
     """A number for the session of each candidate, -1 where it has none; and how many sessions there are."""
-    codes: dict[str | None, int] = {}
-    array = np.array([codes.setdefault(session, len(codes)) for session in sessions], np.int64)
+    codes = {session: code for code, session in enumerate(dict.fromkeys(sessions))}
+    array = np.array([*map(codes.__getitem__, sessions)], np.int64)
     if None in codes:
         array[array == codes[None]] = -1
     return array, len(codes)
@@ -389,7 +390,9 @@ def _session_codes(sessions: Sequence[str | None]) -> tuple[NDArray[np.int64], i
 def _around(positions: Sequence[int | None], column: _Column, sessions: NDArray[np.int64]) -> _Column:
     """The mean of a signal over a turn and those of its neighbours that are candidates."""
     none = -1 - _AROUND[-1]
-    known = [none if p is None else p if abs(p) <= _LAST_POSITION else -1 for p in positions]
+    known = [none if p is None else p for p in positions]
+    if max(known) > _LAST_POSITION or min(known) < -_LAST_POSITION:
+        known = [p if abs(p) <= _LAST_POSITION else -1 for p in known]
     places = np.array(known, np.int64) + _AROUND[-1]
     placed = np.flatnonzero((sessions >= 0) & (places >= 0))
     # One whole number for each turn: its session, then its place. Of two at one place, the last one counts.
@@ -457,8 +460,14 @@ def _priors(candidates: Candidates, hints: QuestionHints) -> dict[str, _Column]:
 
 def _closeness(when: TimeHint, times: Sequence[int | None]) -> _Column:
     """1 inside the interval, less the further outside, on the scale of the interval itself."""
-    scale = max((when.span or _OPEN) / 2, _NEAR)
-    return np.array([0.0 if at is None else exp(-(when.distance(from_micros(at)) / scale)) for at in times])
+    scale = max((when.span or _OPEN) / 2, _NEAR) / _MICROSECOND
+    ats = np.array([nan if at is None else at for at in times])
+    away = np.zeros(len(times))
+    if when.start is not None:
+        away = np.maximum(away, to_micros(when.start) - ats)
+    if when.end is not None:
+        away = np.maximum(away, ats - to_micros(when.end))
+    return np.where(np.isnan(ats), 0.0, np.exp(-away / scale))
 
 
 def _recency(now: datetime, times: Sequence[int | None]) -> _Column:

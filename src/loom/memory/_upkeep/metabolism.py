@@ -347,6 +347,14 @@ class Effects:
         return [record for record in {r.id: r for r in self.put}.values() if isinstance(record, Episode)]
 
 
+class AlreadyStored(Exception):
+    """Some of the episodes that were to be written as new ones are stored; `records` are those."""
+
+    def __init__(self, records: Mapping[str, Record]) -> None:
+        super().__init__(", ".join(records))
+        self.records = records
+
+
 _Verb: TypeAlias = Callable[[Job, Sequence[Claim], set[str]], Awaitable[Effects]]
 
 
@@ -548,16 +556,23 @@ class Metabolism:
             await self._finish(user, effects)
             return await self.episodes.stored(user, session)
 
-    async def join(self, scope: Scope, new: Sequence[Episode], due: Moves = NO_MOVES) -> Effects:
+    async def join(
+        self, scope: Scope, new: Sequence[Episode], due: Moves = NO_MOVES, *, keyed: bool = False
+    ) -> Effects:
         """What new episodes change as they join L1, and what is `due`: all of it is written with them.
 
         New ones may move up at once, and others make room for them. What needs more than a look at the layers is left
         to a job.
+
+        Raises:
+            AlreadyStored: they have ids of their own (`keyed`), and some of them are stored.
         """
         # One read for all that is likely to be looked at: the layer that grows, what comes back, and where it comes to.
         layers = [in_layer(Layer.L1), in_layer(Layer.L2)] if due.back or due.kinds else [in_layer(Layer.L1)]
-        named = [In("id", (*due.back, *map(statement_id, due.back)))] if due.back else []
-        first, *others = await list_together(self._store, scope, *layers, *named)
+        ids = (*due.back, *map(statement_id, due.back), *((e.id for e in new) if keyed else ()))
+        first, *others = await list_together(self._store, scope, *layers, *([In("id", ids)] if ids else ()))
+        if keyed and (stored := {e.id for e in new} & {record.id for record in others[-1]}):
+            raise AlreadyStored({record.id: record for record in others[-1] if record.id in stored})
         plan = await self._plan(scope, Layer.L1, set(), new, found=first)
         effects = self._moved(Effects(put=[*await self._in_l2(plan.promote)]), scope, Layer.L1, plan)
         kinds, effects.jobs = {*due.kinds, *(job.kind for job in effects.jobs)}, []
@@ -568,7 +583,7 @@ class Metabolism:
             kinds |= {job.kind for job in effects.jobs}
             effects.jobs.clear()
         if "assimilate" in kinds:
-            second = others[0] if others else None
+            second = others[0] if len(layers) > 1 else None
             changed = effects.episodes()
             effects.add(await self._assimilated(scope, effects.moved, changed, second, writes_episodes=False))
         if "sediment" in kinds or any(job.kind == "sediment" for job in effects.jobs):

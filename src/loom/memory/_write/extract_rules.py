@@ -119,7 +119,7 @@ class RuleExtractor:
         short = [episode for episode in episodes if len(episode.text) <= RULES_READ]
         chars = _SLOWER * sum(len(episode.text) for episode in short)
         # A pattern is compiled when a text first needs it: in a thread, until a call needed no new one.
-        compiled = sum(pattern.is_compiled for pattern in LazyPattern.all)
+        compiled = LazyPattern.used
         is_warm, self._compiled = not short or 0 < compiled == self._compiled, compiled
         claims = await off_loop(chars if is_warm else ON_LOOP + 1, lambda: _read(short))
         skipped = tuple(

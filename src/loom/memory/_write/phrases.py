@@ -21,6 +21,8 @@ class LazyPattern:
 
     __slots__ = ("_compiled", "flags", "opening", "source")
     all: ClassVar[list[LazyPattern]] = []
+    used: ClassVar[int] = 0
+    """How many of them were compiled."""
 
     def __init__(self, source: str, flags: int = 0, *, opening: str = "") -> None:
         self.source, self.flags, self.opening = source, flags, opening
@@ -37,6 +39,7 @@ class LazyPattern:
         """The pattern itself."""
         if self._compiled is None:
             self._compiled = re.compile(self.source, self.flags)
+            LazyPattern.used += 1
         return self._compiled
 
     def match(self, text: str) -> re.Match[str] | None:

@@ -9,13 +9,21 @@ from itertools import groupby
 from typing import TypeAlias
 
 from loom.core.filter import And, Eq, Or
-from loom.core.record import Claim, Episode, Fact, Layer
+from loom.core.record import Claim, Episode, Fact, Layer, Record
 from loom.core.scope import Scope
 from loom.core.threads import Locks
 from loom.errors import EmbedderMismatch, LoomError, NotFound, StaleWrite, UsageError
 from loom.memory._shared import TRIES, EmbedderBinding, get_all, is_instant, notes_of, retry_stale
 from loom.memory._upkeep.background import Upkeep
-from loom.memory._upkeep.metabolism import REVIVE, Effects, Metabolism, revive_key, successor, with_importance
+from loom.memory._upkeep.metabolism import (
+    REVIVE,
+    AlreadyStored,
+    Effects,
+    Metabolism,
+    revive_key,
+    successor,
+    with_importance,
+)
 from loom.memory._write.apply_claims import Learner, LearnResult
 from loom.memory._write.ingest import ContextKeys, Keys, with_positions
 from loom.memory._write.learn_in_background import Learning
@@ -70,14 +78,33 @@ class EpisodeWriter:
         `since` is the epoch read before anything that the facts were derived from; StaleWrite if it changed. With
         `learn`, facts are extracted from the episodes now, not by a job.
         """
-        stored = await get_all(self._store, scope.for_user(), [e.id for e in episodes]) if keyed else {}
+        known = await get_all(self._store, scope.for_user(), [e.id for e in episodes]) if keyed and not learn else {}
+        write = partial(self._write_new, scope, episodes, facts=facts, skipped=skipped, since=since, learn=learn)
+        try:
+            return await write(known, keyed=keyed)
+        except AlreadyStored as found:  # learning reads the layers, and looks for the ids with that
+            return await write(found.records, keyed=keyed)
+
+    async def _write_new(
+        self,
+        scope: Scope,
+        episodes: Sequence[Episode],
+        stored: Mapping[str, Record],
+        *,
+        facts: Sequence[Fact],
+        skipped: Sequence[Skip],
+        keyed: bool,
+        since: str | None,
+        learn: bool,
+    ) -> Remembered:
+        """Write those of the episodes that are not `stored`."""
         pairs = [(e, stored.get(e.id)) for e in episodes]
         new = [e for e, old in pairs if old is None]
         done = Remembered(kept=())
         if new:
             vectors = await self._vectors(new)
             if learn:
-                done = await self._learn(scope, new, since, vectors)
+                done = await self._learn(scope, new, since, vectors, keyed=keyed)
             else:
                 done = await self._write(scope, new, facts, since, vectors)
             new = [record for record in done.kept if isinstance(record, Episode)]
@@ -112,11 +139,11 @@ class EpisodeWriter:
         return Remembered(kept=tuple(await self._write_all(scope, new, place, vectors, since)))
 
     async def _learn(
-        self, scope: Scope, new: Sequence[Episode], since: str | None, vectors: dict[str, Vector]
+        self, scope: Scope, new: Sequence[Episode], since: str | None, vectors: dict[str, Vector], *, keyed: bool
     ) -> Remembered:
         """Write episodes with the facts in them and with their place in L1, in one transaction.
 
-        If the facts cannot be extracted, a job tries again.
+        If the facts cannot be extracted, a job tries again. With `keyed`, AlreadyStored is raised if one is stored.
         """
         claims: Sequence[Claim] = ()
         jobs, notes = self.jobs(scope, new, is_read=True), list[str]()
@@ -133,7 +160,7 @@ class EpisodeWriter:
             nonlocal learned, effects
             learned = await self._learner.learn(scope, turns, claims) if claims else LearnResult()
             rated = [replace(e, importance=max(e.importance, learned.importance.get(e.id, 0.0))) for e in turns]
-            effects = await self._metabolism.join(user, rated, due)
+            effects = await self._metabolism.join(user, rated, due, keyed=keyed)
             put = [*rated, *learned.facts, *learned.unconfirmed, *effects.put]
             return Effects(put=put, jobs=[*jobs, *effects.jobs])
 
