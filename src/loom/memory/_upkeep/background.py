@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 else:
     asyncio = Late("asyncio")
 
-TURNS = 16
-"""Turns of a user after which their jobs run, even if the user is not idle."""
+TURNS = 64
+"""Turns of a user after which their jobs run, even if the user is not idle: what turns move is written with them."""
 SHARE = 8
 """Jobs that run at once beside a conversation: its own, and a few of a backlog, which an idle hour works off."""
 LAST_USERS = 32

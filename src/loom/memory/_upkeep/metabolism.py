@@ -586,9 +586,8 @@ class Metabolism:
             second = others[0] if len(layers) > 1 else None
             changed = effects.episodes()
             effects.add(await self._assimilated(scope, effects.moved, changed, second, writes_episodes=False))
-        if "sediment" in kinds or any(job.kind == "sediment" for job in effects.jobs):
-            effects.jobs = [job for job in effects.jobs if job.kind != "sediment"]
-            effects.add(await self._sedimented(scope, effects.moved, effects.episodes()))
+        if "sediment" in kinds and all(job.kind != "sediment" for job in effects.jobs):
+            effects.jobs.append(self.job(scope, "sediment"))  # L3 and L4 are large: a job looks at them
         return effects
 
     # -- the verbs ----------------------------------------------------------------------------------------
@@ -640,16 +639,14 @@ class Metabolism:
 
     async def _sediment(self, job: Job, _: Sequence[Claim], moved: set[str]) -> Effects:
         """L3 to L4: records that keep being recalled stay for good; L4 itself is held to its capacity."""
-        return await self._sedimented(job.scope, moved)
-
-    async def _sedimented(self, user: Scope, moved: set[str], changed: Sequence[Episode] = ()) -> Effects:
+        user = job.scope
         third, fourth = await list_together(self._store, user, in_layer(Layer.L3), in_layer(Layer.L4))
-        plan = await self._plan(user, Layer.L3, moved, changed, found=third)
+        plan = await self._plan(user, Layer.L3, moved, found=third)
         effects = Effects(
             put=[replace(e, layer=Layer.L4) for e in plan.promote], unembedded=[e for e in plan.promote if e.sources]
         )
         # What is promoted here is not stored yet, so it counts against the capacity of L4 from the next pass on.
-        last = await self._plan(user, Layer.L4, moved, changed, found=fourth)
+        last = await self._plan(user, Layer.L4, moved, found=fourth)
         effects.put += [self._archived(e) for e in last.archive]
         effects.counts["archived"] += len(last.archive)
         return self._moved(effects, user, Layer.L3, plan)

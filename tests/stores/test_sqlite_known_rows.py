@@ -1,0 +1,102 @@
+"""Searches of a SQLite store keep the rows they looked at: less is read, and every change is seen all the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loom.core.record import Episode, Layer
+from loom.protocols.memory_store import Query
+from loom.stores.sqlite import SqliteStore, search
+from loom.stores.sqlite.index import _Tail  # pyright: ignore[reportPrivateUsage]
+from loom.testing.conformance.suite import ALICE, an_episode
+from loom.testing.fakes import START
+
+pytestmark = pytest.mark.anyio
+QUERY = Query(text="tea", vector=[1.0, 0.0], archived=True, limit=200)
+
+
+@pytest.fixture
+async def store(tmp_path: Path):
+    async with SqliteStore(tmp_path / "memory.db") as store:
+        await store.bind("suite:1:2", 2)
+        await store.put(ALICE, *(an_episode(f"e{n}", f"tea number {n}") for n in range(90)))
+        await store.put_vectors(ALICE, {f"e{n}": [1.0, n / 10] for n in range(90)})
+        yield store
+
+
+async def found_by(store: SqliteStore) -> dict[str, Episode]:
+    """What a search finds, by id."""
+    hits = await store.search_columns(ALICE, QUERY, near=200)
+    records = map(hits.read, range(len(hits)))
+    return {record.id: record for record in records if isinstance(record, Episode)}
+
+
+async def test_a_second_search_reads_only_what_is_new(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, texts = list[int](), list[str]()
+
+    def counting(seen: list[Any], call: Callable[..., Any], of: Callable[..., Sequence[Any]]) -> Callable[..., Any]:
+        def counted(*given: Any) -> Any:
+            seen.extend(of(*given))
+            return call(*given)
+
+        return counted
+
+    whole, add = search._Rows._read_whole, _Tail._add  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(search._Rows, "_read_whole", counting(rows, whole, lambda _, numbers: numbers))  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(_Tail, "_add", counting(texts, add, lambda _, signal, number, text: [text]))
+    assert len(await found_by(store)) == 90
+    assert len(rows) == 90
+    rows.clear()
+    texts.clear()
+    await found_by(store)
+    assert (rows, texts) == ([], [])
+    await store.put(ALICE, an_episode("new", "tea at last"))
+    assert "new" in await found_by(store)
+    assert (rows, texts) == ([90], ["tea at last"])
+
+
+async def test_changes_of_another_connection_are_seen(store: SqliteStore, tmp_path: Path) -> None:
+    before = await found_by(store)
+    async with SqliteStore(tmp_path / "memory.db") as other:
+        await other.touch(ALICE, "e1", at=START)
+        moved = replace(before["e2"], layer=Layer.L3, archived_at=START)
+        await other.write(ALICE, put=[moved, replace(before["e89"], text="tea, but not that one")], delete=["e4"])
+    after = await found_by(store)
+    assert after["e1"].accesses == before["e1"].accesses + 1
+    assert after["e2"] == moved
+    assert after["e89"].text == "tea, but not that one", "of the newest texts, which are not indexed yet"
+    assert "e4" not in after
+    assert after["e5"] == before["e5"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_store_that_searched_before_answers_like_one_that_did_not(
+    store: SqliteStore, tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    for step in range(12):
+        known = await found_by(store)
+        id = chance.choice(sorted(known))
+        match chance.randrange(5):
+            case 0:
+                await store.put(ALICE, an_episode(f"n{step}", f"tea and words {step}"))
+            case 1:
+                await store.delete(ALICE, id)
+            case 2:
+                await store.put(ALICE, replace(known[id], text=f"tea was changed {step}"))
+            case 3:
+                await store.put(ALICE, replace(known[id], archived_at=None if known[id].archived_at else START))
+            case _:
+                await store.touch(ALICE, id, at=START)
+        async with SqliteStore(tmp_path / "memory.db") as fresh:
+            await store.write(ALICE)  # accesses that wait are written
+            assert await found_by(store) == await found_by(fresh)
+            mine, theirs = [await s.search_columns(ALICE, QUERY, near=200) for s in (store, fresh)]
+            assert [*mine.ids] == [*theirs.ids]
+            assert {k: v.tolist() for k, v in mine.signals.items()}.keys() == theirs.signals.keys()
