@@ -13,7 +13,7 @@ import pytest
 from loom.core.record import Episode, Layer
 from loom.protocols.memory_store import Query
 from loom.stores.sqlite import SqliteStore, search
-from loom.stores.sqlite.index import _Tail  # pyright: ignore[reportPrivateUsage]
+from loom.stores.sqlite.index import NewestTexts
 from loom.testing.conformance.suite import ALICE, an_episode
 from loom.testing.fakes import START
 
@@ -47,9 +47,9 @@ async def test_a_second_search_reads_only_what_is_new(store: SqliteStore, monkey
 
         return counted
 
-    whole, add = search._Rows._read_whole, _Tail._add  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(search._Rows, "_read_whole", counting(rows, whole, lambda _, numbers: numbers))  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(_Tail, "_add", counting(texts, add, lambda _, signal, number, text: [text]))
+    whole, add = search._Rows._read_whole, NewestTexts._add
+    monkeypatch.setattr(search._Rows, "_read_whole", counting(rows, whole, lambda _, numbers: numbers))
+    monkeypatch.setattr(NewestTexts, "_add", counting(texts, add, lambda _, signal, number, text: [text]))
     assert len(await found_by(store)) == 90
     assert len(rows) == 90
     rows.clear()

@@ -289,7 +289,7 @@ _TERMS = (
 )
 
 
-class _Tail:
+class NewestTexts:
     """The newest texts of a user, which are not indexed yet, as the word index would hold them.
 
     Each search brings it up to its view: what was written since is added, and where older texts changed it is made
@@ -349,7 +349,7 @@ def _write_links(db: Database, user: int, links: Mapping[int, Mapping[str, int]]
         db.execute("REPLACE INTO links VALUES (?, ?)", (row_of(user, block), data.tobytes()))
 
 
-def links_of(db: Database, user: int, sizes: Sizes, start: int, tail: _Tail | None = None) -> NDArray[Any]:
+def links_of(db: Database, user: int, sizes: Sizes, start: int, tail: NewestTexts | None = None) -> NDArray[Any]:
     """What is known of the numbers from `start` on; `tail` holds the texts that are not indexed yet."""
     first = start // BLOCK * BLOCK
     found = np.zeros(sizes.size - first, LINKS)
@@ -551,7 +551,7 @@ class _Held:
         self.exact: _Filling | None = None
         self.linked: int = -1
         self.chain = TurnOrder(np.zeros(0, LINKS))
-        self.tail = _Tail()
+        self.tail = NewestTexts()
         self.rows: dict[int, Row] = {}
 
     @property
@@ -564,7 +564,7 @@ class _Held:
     def update_words(self, db: Database, user: int, sizes: Sizes) -> None:
         """Bring in the turns that were written since; start anew where others changed."""
         if not self.tail.is_before(sizes):
-            self.tail = _Tail()
+            self.tail = NewestTexts()
         self.tail.update(db, user, sizes)
         if sizes.relinked != self.linked:
             self.linked, self.chain = sizes.relinked, TurnOrder(links_of(db, user, sizes, 0, self.tail))
