@@ -110,12 +110,13 @@ class _Rows:
         """Look at those of the numbers that are known; gives those of other rows than are known."""
         first, known = row_of(self.request.user, 0), self._known
         among = [first + number for number in numbers if number in known]
-        for row, stored, *state in _fitting(self.db, self.request, _CHANGING, among=among) if among else ():
-            held = known[row - first]
-            if held[CHECKSUM] == stored:
-                self._read[row - first] = known[row - first] = with_state(held, (*state,))
+        for row in _fitting(self.db, self.request, _CHANGING, among=among) if among else ():
+            number = row[0] - first
+            held = known[number]
+            if held[CHECKSUM] == row[1]:
+                self._read[number] = known[number] = with_state(held, row[2:])
             else:
-                yield row - first
+                yield number
 
     def _read_whole(self, numbers: Sequence[int]) -> None:
         first = row_of(self.request.user, 0)
