@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from loom.core.record import Episode, Layer
@@ -99,4 +100,6 @@ async def test_a_store_that_searched_before_answers_like_one_that_did_not(
             assert await found_by(store) == await found_by(fresh)
             mine, theirs = [await s.search_columns(ALICE, QUERY, near=200) for s in (store, fresh)]
             assert [*mine.ids] == [*theirs.ids]
-            assert {k: v.tolist() for k, v in mine.signals.items()}.keys() == theirs.signals.keys()
+            assert mine.signals.keys() == theirs.signals.keys()
+            for name, column in mine.signals.items():
+                np.testing.assert_array_equal(column, theirs.signals[name])
