@@ -83,6 +83,7 @@ async def test_a_session_without_an_episode_or_a_job_for_one_gets_the_job() -> N
         lines = [line async for line in first.export(user_id="ann")]
     async with open_memory("inmemory", facts="rules", config=config, clock=clock) as memory:
         await memory.import_(lines, user_id="ann")  # records travel, jobs do not
+        clock.advance(timedelta(minutes=1))  # of two statements, the older one makes room
         await memory.remember("We decided to paint the boat.", user_id="ann", session_id="t", learn=True)
         await memory.metabolize(user_id="ann")
         clock.advance(timedelta(hours=2))

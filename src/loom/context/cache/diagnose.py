@@ -25,7 +25,6 @@ from loom.context.cache.simulate import (
 from loom.core.window import Block, PrefixChain, RequestBlocks, Window
 from loom.errors import UsageError
 from loom.protocols.token_counter import TokenCounter
-from loom.traces.sources import read_traces
 
 NEGLIGIBLE = 0.005
 """A fix that saves a smaller share of the cost is not worth a finding."""
@@ -68,6 +67,8 @@ def simulate(
 
 
 def _recorded(path: str | os.PathLike[str], provider: str | None, model: str | None) -> Sequence[RequestBlocks]:
+    from loom.traces.sources import read_traces  # noqa: PLC0415  (the readers of all formats, only where there is a file)
+
     found, _ = read_traces([path], provider=provider, model=model)
     if len(found) > 1:
         names = ", ".join(trace.name for trace in found[:3])
