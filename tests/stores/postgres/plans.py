@@ -23,6 +23,8 @@ OF_ALL_USERS = {
 }
 """What a statement that looks at every partition is for; no other may."""
 
+PLANLESS = ("SET ", "LOCK TABLE embedder ", "CLOSE ", "COMMIT", "ROLLBACK")
+"""How statements start that have no plan, and touch no table of users' data."""
 _PARTITION = re.compile(rf"^(?:{'|'.join(schema.TABLES)})_p(\d+)$")
 _TYPES = {UUID: "uuid", bool: "boolean", int: "bigint", float: "float8", bytes: "bytea"}
 
@@ -39,9 +41,9 @@ class Recorder:
         self._begun = {}
 
     def note(self, db, statement, values):
-        text = statement.decode() if isinstance(statement, bytes) else statement if isinstance(statement, str) else None
-        if text is None:
-            return
+        if isinstance(statement, compose.Composable):
+            statement = statement.as_string(db)
+        text = statement.decode() if isinstance(statement, bytes) else statement
         if "BEGIN ISOLATION" in text:
             begin, *rest = re.split(r"; (?=SELECT|INSERT|COMMIT|BEGIN)", text)
             self._begun[id(db)] = "; ".join([begin, rest[0]])
@@ -50,6 +52,8 @@ class Recorder:
                     self.sent.setdefault(part, (self._begun[id(db)], ()))
         elif text.lstrip().startswith(("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")):
             self.sent.setdefault(text, (self._begun.get(id(db), ""), tuple(values or ())))
+        else:
+            assert text.startswith(PLANLESS), f"nobody looks at what this touches: {text}"
 
     @contextmanager
     def listening(self, monkeypatch):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from functools import partial
+from uuid import UUID
 
 import anyio
 import psycopg
@@ -130,6 +131,20 @@ async def test_a_statement_without_its_user_is_found_out(parted, monkeypatch):
 
 async def connection_run(db, sql):
     await db.execute(sql.encode(), ("e1",))
+
+
+async def test_statements_that_no_law_sends_touch_one_partition(parted, plans):
+    async with PostgresStore(parted.app) as store:
+        for number in range(40):  # enough to join runs of postings
+            await store.put(ALICE, an_episode(f"e{number}", f"tea {number}"))
+        await store.write(ALICE, jobs=[a_job("j1"), a_job("j2")])
+        assert len(await store.open_jobs(ALICE)) == 2
+        for scope in (None, ALICE):
+            await store.lease(now=START, until=START + HOUR, scope=scope, kinds=["digest"], in_order=True)
+        server, end = store._server, anyio.current_time() + 60
+        assert not await server._was_committed(ALICE, UUID(int=1), 40, end)
+    looked = [statement for statement in plans.sent if "FROM marks" in statement or "AS o WHERE" in statement]
+    assert len(looked) >= 2
 
 
 async def test_the_statements_for_all_users_are_those_that_are_named(parted, monkeypatch):

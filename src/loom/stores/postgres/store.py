@@ -69,7 +69,7 @@ async def _durability(db: Database) -> str:
     replicas, waits = await replication(db)
     here = await _durability_here(db)
     if waits is not None:
-        return f"{here}; and the loss of the primary, once a standby has confirmed it: {waits}"
+        return f"{here}; a standby confirms each write, so it survives the loss of the primary: {waits}"
     return f"{here}; {await may_lose(db)}" if replicas else here
 
 
