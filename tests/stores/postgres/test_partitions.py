@@ -354,7 +354,9 @@ async def test_a_move_that_is_killed_goes_on_and_stores_refuse_until_then(batche
             await PostgresStore(moved.app).count(ALICE)
         with pytest.raises(UsageError, match="--partitions 5"):
             await init_schema(moved.admin, partitions=3)
-        await init_schema(moved.admin)
+        told = []
+        await init_schema(moved.admin, progress=lambda *done: told.append(done))
+        assert told[0][0] > 3 * batches, "progress starts where it was"
         assert everything(moved) == before
         assert await store.count(Scope(user_id="user 1")) == 3
         assert (await store.describe())["schema"] == "loom, format 4, 5 partitions"

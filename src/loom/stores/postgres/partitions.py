@@ -147,8 +147,8 @@ async def move_users(plan: Plan, amount: int | None, protect: Protect, progress:
     while True:
         async with _turn(plan) as db:
             if not total:
-                found = await one(db, f"SELECT count(*) FROM {_of(plan.old, 'users')}")
-                total = found[0] if found else 0
+                both = ", ".join(f"(SELECT count(*) FROM {_of(schema, 'users')})" for schema in (plan.old, plan.new))
+                total, done = await one(db, f"SELECT {both}") or (0, 0)
             moved = await _move_batch(db, plan)
             if not moved:
                 break
