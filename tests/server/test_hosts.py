@@ -248,6 +248,20 @@ def test_settings_that_the_program_wrote_meanwhile_are_left_as_they_are(tmp_path
     assert [one.name for one in tmp_path.iterdir()] == ["settings.json"]
 
 
+@pytest.mark.parametrize("name", ["cursor", "codex"])
+def test_line_ends_of_windows_come_back_as_they_were(tmp_path: Path, name: str) -> None:
+    start = {
+        "cursor": b'{\r\n  "mcpServers": {\r\n    "other": {"command": "x"}\r\n  }\r\n}\r\n',
+        "codex": b'[mcp_servers.other] # mine\r\ncommand = "x"\r\n',
+    }[name]
+    path = tmp_path / "settings"
+    path.write_bytes(start)
+    plan_edit(HOSTS[name], path, {"command": "loom", "args": ["mcp"]}).make()
+    assert path.read_bytes().count(b"\n") == path.read_bytes().count(b"\r\n") > start.count(b"\r\n")
+    plan_edit(HOSTS[name], path, None).make()
+    assert path.read_bytes() == start
+
+
 def test_a_file_of_comments_alone_keeps_them(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     path.write_text("// mine\n", encoding="utf-8")

@@ -226,6 +226,8 @@ async def test_wrong_arguments_are_answered_with_what_is_wrong(memory) -> None:
         assert "limit" in await refused(session, "recall", query="x", limit=10_000)
         assert "user_id" in await refused(session, "recall", query="x", user_id="bob")
         assert "there is no tool" in await refused(session, "drop_tables")
+        assert "too long" in await refused(session, "remember", text="x" * 1_000_001)
+        assert "there is nothing to remember" in await refused(session, "remember", text="\x07")
         with pytest.raises(MCPError, match="there is no resource"):
             await session.read_resource("loom://nothing")
         assert (await call(session, "recall", query="still alive"))["items"] == []

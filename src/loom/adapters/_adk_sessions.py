@@ -38,9 +38,9 @@ class LoomSessionService(Owner, BaseSessionService):
     Any number of threads and processes may append to a session at one time, and an event that comes again is kept once.
     """
 
-    def __init__(self, store: str | CheckpointStore) -> None:
+    def __init__(self, url: str | CheckpointStore) -> None:
         """Keep sessions in a store, which stays open, or at a URL, which is closed with this service."""
-        self._home = home_of_checkpoints(store)
+        self._home = home_of_checkpoints(url)
 
     async def create_session(
         self, *, app_name: str, user_id: str, state: dict[str, Any] | None = None, session_id: str | None = None

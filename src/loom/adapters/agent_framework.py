@@ -131,7 +131,7 @@ class LoomHistoryProvider(Owner, HistoryProvider):
 
     def __init__(
         self,
-        store: str | CheckpointStore,
+        url: str | CheckpointStore,
         *,
         user_id: str | Callable[[str], str],
         namespace: str = "default",
@@ -141,14 +141,15 @@ class LoomHistoryProvider(Owner, HistoryProvider):
         """Keep conversations.
 
         Args:
-            store: a store of sessions, which stays open, or its URL, which is closed with this provider.
+            url: where the sessions are (`sqlite:./bot.db`), which is closed with this provider; or a store, which stays
+                open.
             user_id: whose conversations they are: an id, or a function of the id of the session.
             namespace: keeps applications on one store apart.
             source_id: the name of this provider within an agent.
             options: those of every history provider, such as `store_outputs`.
         """
         super().__init__(source_id, **options)
-        self._home = home_of_checkpoints(store)
+        self._home = home_of_checkpoints(url)
         self._user_id, self._namespace = user_id, namespace
 
     async def get_messages(

@@ -37,9 +37,9 @@ class LoomSessionStore(Owner, SessionStore):
     once. Nothing is read to append: any number of threads and processes may do so at one time.
     """
 
-    def __init__(self, store: str | CheckpointStore, *, user_id: str, namespace: str = "default") -> None:
+    def __init__(self, url: str | CheckpointStore, *, user_id: str, namespace: str = "default") -> None:
         """Keep the transcripts of a user in a store, which stays open, or at a URL, which is closed with this."""
-        self._home = home_of_checkpoints(store)
+        self._home = home_of_checkpoints(url)
         self._logs = Logs(user_id=user_id, namespace=namespace)
 
     async def append(self, key: SessionKey, entries: list[SessionStoreEntry]) -> None:

@@ -36,7 +36,7 @@ class LoomSession(Owner, SessionABC):
     def __init__(
         self,
         session_id: str,
-        store: str | CheckpointStore,
+        url: str | CheckpointStore,
         *,
         user_id: str,
         namespace: str = "default",
@@ -47,7 +47,7 @@ class LoomSession(Owner, SessionABC):
 
         Args:
             session_id: the conversation.
-            store: a store of sessions, which stays open, or its URL, which is closed with this session.
+            url: where the sessions are (`sqlite:./bot.db`), closed with this one; or a store, which stays open.
             user_id: whose conversation it is.
             namespace: keeps applications on one store apart.
             compaction: when and how get_items() shortens what it gives. The trigger counts `tokens` or `messages`; a
@@ -57,7 +57,7 @@ class LoomSession(Owner, SessionABC):
         self.session_id = session_id
         given = session_settings if isinstance(session_settings, SessionSettings) else dict(session_settings or {})
         self.session_settings = given if isinstance(given, SessionSettings) else SessionSettings(**given)
-        self._home = home_of_checkpoints(store)
+        self._home = home_of_checkpoints(url)
         self._logs = Logs(user_id=user_id, namespace=namespace)
         self._logs.user.for_session(session_id)  # refuses what names nothing
         self._compaction = None if compaction is None else _checked(CompactionConfig.of(compaction))

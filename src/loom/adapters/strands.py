@@ -33,9 +33,9 @@ class LoomSessionRepository(Owner, SessionRepository):
     and the earlier ones stay. All methods block, as those of Strands do; any number of threads and processes may write.
     """
 
-    def __init__(self, store: str | CheckpointStore, *, user_id: str, namespace: str = "default") -> None:
+    def __init__(self, url: str | CheckpointStore, *, user_id: str, namespace: str = "default") -> None:
         """Keep the sessions of a user in a store, which stays open, or at a URL, which is closed with this."""
-        self._home = home_of_checkpoints(store)
+        self._home = home_of_checkpoints(url)
         self._logs = Logs(user_id=user_id, namespace=namespace)
         self._created: dict[tuple[str, str], str] = {}
         """When agents were created, so that a turn need not read the log to write its state."""

@@ -415,7 +415,7 @@ def _take_out(text: str, holder: _Object, member: _Member) -> str:
     start, end = member.start, member.end if member.comma is None else member.comma + 1
     line = text.rfind("\n", 0, start)
     if line >= 0 and not text[line:start].strip():
-        start = line
+        start = line - 1 if text[line - 1 : line] == "\r" else line
     if member.comma is None and place > 0:  # the last one: the comma in front goes as well
         comma = cast("int", holder.members[place - 1].comma)
         return text[:comma] + text[comma + 1 : start] + text[end:]

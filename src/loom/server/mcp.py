@@ -239,9 +239,11 @@ class MemoryTools:
             at=read_time(given.at, "at"),
             learn=True,
         )
-        notes = [*done.notes, *(f"not kept: {skip.reason}" for skip in done.skipped)]
+        if done.skipped:
+            raise UsageError(f"nothing was kept: {done.skipped[0].reason}")
         facts = [fact for fact in done.facts if fact.superseded_at is None]
-        return ToolAnswer(user=self.user, items=[_item(record) for record in (*done.kept, *facts)], notes=notes)
+        items = [_item(record) for record in (*done.kept, *facts)]
+        return ToolAnswer(user=self.user, items=items, notes=list(done.notes))
 
     async def _recall(self, given: _Recall) -> ToolAnswer:
         found = await self.memory.recall(
