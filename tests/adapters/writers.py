@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import run
+from traceback import print_exc
 from typing import Any
 
 import pytest
@@ -159,6 +160,8 @@ def _main(kind: str, url: str, user: str, processes: str, appends: str) -> int:
             try:
                 _process(kind, url, user, number, int(appends))
                 code = 0
+            except BaseException:  # noqa: BLE001 - the process ends here, and nobody else would say why
+                print_exc()
             finally:
                 os._exit(code)
         children.append(child)

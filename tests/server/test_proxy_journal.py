@@ -262,6 +262,21 @@ async def test_conversations_are_told_apart_by_header_or_by_their_first_message(
     assert len(await records(store, "ann")) == 1
 
 
+@pytest.mark.parametrize(
+    "user_id", ['{{"device_id": "d", "session_id": "{0}"}}', "user_5f_account__session_{0}"], ids=["new", "old"]
+)
+async def test_claude_code_tells_its_conversations_apart_that_begin_with_the_same_words(user_id: str) -> None:
+    store = open_checkpoints("inmemory")
+    async with bench(AnthropicWire(), store) as b:
+        for session in (1, 2, 1):
+            b.provider.script(Said.text("Hi."))
+            metadata = {"user_id": user_id.format(f"0000000{session}-0000-4000-8000-000000000000")}
+            await b.client.post("/v1/messages", json={**asked("Hello"), "metadata": metadata})
+    saved = await store.sessions(Scope("default", "me"))
+    counts = [len(await requests_of(store, Scope("default", "me", one.session_id))) for one in saved]
+    assert sorted(counts) == [1, 2]
+
+
 async def test_a_token_says_whose_record_it_is(tmp_path: Path) -> None:
     store, tokens = open_checkpoints("inmemory"), TokenFile(tmp_path / "tokens.json")
     secret = tokens.add("shop", namespace="shop", users=["bob"])

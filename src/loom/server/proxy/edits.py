@@ -238,7 +238,7 @@ class RequestText:
         if isinstance(content, str):
             content = [{"type": "text", "text": content}]
         kinds = {"text", "input_text", "output_text"}
-        parts = [part for part in _tables(content) if part.get("type") in kinds]
+        parts = [part for part in tables(content) if part.get("type") in kinds]
         texts = [text for part in parts if isinstance(text := part.get("text"), str)]
         return "\n".join(text for text in texts if not text.lstrip().startswith(REMINDER)).strip()
 
@@ -281,7 +281,7 @@ class RequestText:
         found: dict[str, str] = {}
         for message in self.messages:
             value: dict[str, Any] = message.value
-            for block in (value, *_tables(value.get("content")), *_tables(value.get("tool_calls"))):
+            for block in (value, *tables(value.get("content")), *tables(value.get("tool_calls"))):
                 id = block.get("call_id") or block.get("id")
                 if isinstance(id, str) and (_type(block) in {"tool_use", "function"} or _type(block).endswith("_call")):
                     found[id] = json.dumps([block.get(n) for n in ("input", "arguments", "function", "action")])
@@ -308,7 +308,20 @@ def _plain(value: object) -> object:
     return [_plain(one) for one in cast("list[object]", value)] if isinstance(value, list) else value
 
 
-def _tables(value: object) -> list[dict[str, Any]]:
+def json_object(data: bytes | str) -> dict[str, Any]:
+    """The JSON object in a text; an empty one where there is none."""
+    try:
+        return table(json.loads(data))
+    except (ValueError, RecursionError):
+        return {}
+
+
+def table(value: object) -> dict[str, Any]:
+    """A JSON object, or an empty one in place of anything else."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def tables(value: object) -> list[dict[str, Any]]:
     """The objects of a list; none of anything else."""
     items = cast("list[object]", value) if isinstance(value, list) else []
     return [cast("dict[str, Any]", item) for item in items if isinstance(item, dict)]

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 import anyio
 import httpx2
@@ -30,6 +30,7 @@ from loom.core.scope import Scope
 from loom.core.window import Block, PrefixChain
 from loom.errors import LoomError
 from loom.protocols.checkpoint_store import CheckpointStore
+from loom.server.proxy.edits import json_object, table, tables
 from loom.server.proxy.features import Prepared
 from loom.session.journal import REQUEST, CacheLoss, Journal, PendingRequest, Purpose, read_less
 from loom.text.tokens import counter_for
@@ -58,6 +59,8 @@ _SECTIONS: Final = {"tools": "tools", "system": "foundation", "messages": "convo
 """The section of a window that a level of a foreign request is closest to."""
 _ENCODINGS: Final = "install brotli or zstandard, or let the client accept gzip"
 _SESSION_DIGITS: Final = 16
+_SESSION: Final = re.compile(r"_session_([0-9a-fA-F-]{36})$")
+"""How older versions of Claude Code name their session, at the end of an id of the user."""
 
 
 @dataclass(slots=True)
@@ -198,7 +201,7 @@ class ProxyJournal:
 
     def _read(self, call: Call) -> tuple[Scope, dict[str, JSON]]:
         """The conversation of a call, and its record."""
-        body = _object(_decoded(call.body, [(b"content-encoding", call.encoding)] if call.encoding else []))
+        body = json_object(_decoded(call.body, [(b"content-encoding", call.encoding)] if call.encoding else []))
         scope = call.owner if call.owner.session_id else call.owner.for_session(_session_of(body))
         answer = _read_answer(call)
         model = _text(body.get("model"))
@@ -327,18 +330,6 @@ def _decoded(data: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:
     return b"".join(pieces)
 
 
-def _object(data: bytes | str) -> dict[str, Any]:
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        return {}
-    return _table(value)
-
-
-def _table(value: object) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
@@ -353,7 +344,7 @@ def _read_answer(call: Call) -> _Answer:
     encoding = {name.lower(): value for name, value in call.reply_headers}.get(b"content-encoding", b"identity")
     if raw and data in {raw, b""} and encoding != b"identity":
         _log.warning("the usage of an answer in %s cannot be read; %s", encoding.decode("latin-1"), _ENCODINGS)
-    for found in _events(data) if _is_stream(call) else [_object(data)]:
+    for found in _events(data) if _is_stream(call) else [json_object(data)]:
         _take(answer, found)
     return answer
 
@@ -372,15 +363,15 @@ def _events(data: bytes) -> Iterator[dict[str, Any]]:
     """The events of a stream that may say something of usage, of the model or of an error."""
     for line in data.splitlines():
         if line.startswith(b"data:") and (b'"usage"' in line or b'"error"' in line or b'"model"' in line):
-            yield _object(line.removeprefix(b"data:"))
+            yield json_object(line.removeprefix(b"data:"))
 
 
 def _take(answer: _Answer, found: dict[str, Any]) -> None:
     """Add what one event, or a whole answer, says. A later count replaces an earlier one."""
-    for part in (found, _table(found.get("message")), _table(found.get("response"))):
-        answer.usage |= {name: count for name, count in _table(part.get("usage")).items() if count is not None}
+    for part in (found, table(found.get("message")), table(found.get("response"))):
+        answer.usage |= {name: count for name, count in table(part.get("usage")).items() if count is not None}
         answer.model = answer.model or _text(part.get("model"))
-        error = _table(part.get("error"))
+        error = table(part.get("error"))
         if error:
             name = next((n for n in (error.get("type"), error.get("code")) if isinstance(n, str) and n), "")
             answer.error = name if _NAME.fullmatch(name) else "an error"
@@ -388,8 +379,8 @@ def _take(answer: _Answer, found: dict[str, Any]) -> None:
 
 def _reported(usage: Mapping[str, Any]) -> dict[str, int]:
     """What a provider said of its cache, without what it did not name."""
-    details = _table(usage.get("input_tokens_details")) or _table(usage.get("prompt_tokens_details"))
-    split = _table(usage.get("cache_creation"))
+    details = table(usage.get("input_tokens_details")) or table(usage.get("prompt_tokens_details"))
+    split = table(usage.get("cache_creation"))
     read = (usage.get("cache_read_input_tokens"), details.get("cached_tokens"), usage.get("prompt_cache_hit_tokens"))
     write = (usage.get("cache_creation_input_tokens"), details.get("cache_write_tokens"))
     found = {
@@ -406,12 +397,12 @@ def _items(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     given = body.get("messages", body.get("input"))
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
-    return [_table(item) for item in cast("list[object]", given)] if isinstance(given, list) else []
+    return tables(given)
 
 
 def session_of_body(body: bytes) -> str:
     """The conversation of a request that names none."""
-    return _session_of(_object(body))
+    return _session_of(json_object(body))
 
 
 def _session_of(body: Mapping[str, Any]) -> str:
@@ -419,11 +410,11 @@ def _session_of(body: Mapping[str, Any]) -> str:
     first = next((item.get("content") for item in _items(body) if item.get("role") == "user"), None)
     if isinstance(first, str):
         first = [{"text": first}]
-    parts = cast("list[object]", first) if isinstance(first, list) else []
     # Markers move from request to request, and a text may stand alone or in a block.
-    plain = [{k: v for k, v in _table(p).items() if k not in {"cache_control", "type"}} for p in parts]
+    plain = [{k: v for k, v in part.items() if k not in {"cache_control", "type"}} for part in tables(first)]
     # Claude Code names its session here; a subagent has the same one, and other first words.
-    named = _object(_text(_table(body.get("metadata")).get("user_id"))).get("session_id")
+    user = _text(table(body.get("metadata")).get("user_id"))
+    named = json_object(user).get("session_id") or (found[1] if (found := _SESSION.search(user)) else None)
     text = json.dumps([plain, named] if named else plain, sort_keys=True, ensure_ascii=True)
     return f"proxy-{sha256(text.encode()).hexdigest()[:_SESSION_DIGITS]}"
 
@@ -432,8 +423,7 @@ def _turn(body: Mapping[str, Any]) -> int:
     """How many times the user spoke; the result of a tool is not the user."""
     said = 0
     for item in _items(body):
-        content = item.get("content")
-        parts = cast("list[object]", content) if isinstance(content, list) else []
-        results = bool(parts) and all(_table(part).get("type") == "tool_result" for part in parts)
+        parts = tables(item.get("content"))
+        results = bool(parts) and all(part.get("type") == "tool_result" for part in parts)
         said += item.get("role") == "user" and not results
     return said

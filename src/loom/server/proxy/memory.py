@@ -6,17 +6,16 @@ without it, so it is put back into every later request, byte by byte, or the cac
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from loom.core.log import Shown
 from loom.core.message import Message
 from loom.core.scope import Scope
 from loom.memory.memory import Memory
-from loom.server.proxy.edits import RequestText, TextEdit
+from loom.server.proxy.edits import RequestText, TextEdit, json_object, table, tables
 from loom.session.config import SessionConfig
 from loom.session.memory import MemoryView, SessionMemory, ShownMemory, turn_key
 from loom.text.tokens import EstimateCounter
@@ -93,20 +92,20 @@ class ProxyMemory:
 def final_answer(body: bytes, *, is_stream: bool) -> str | None:
     """The text of an answer that ends a turn; None where it calls a tool of the program, or is not one."""
     if is_stream:
-        events = [_object(line[5:]) for line in body.splitlines() if line.startswith(b"data:")]
+        events = [json_object(line[5:]) for line in body.splitlines() if line.startswith(b"data:")]
         return _of_events(events)
-    return _of_answer(_object(body))
+    return _of_answer(json_object(body))
 
 
 def _of_answer(answer: dict[str, Any]) -> str | None:
     choice = _first(answer.get("choices"))
     if choice:
-        message = _table(choice.get("message"))
+        message = table(choice.get("message"))
         content = message.get("content")
         return content if isinstance(content, str) and content and not message.get("tool_calls") else None
-    blocks = [_table(block) for block in _list(answer.get("content"))]
-    for item in map(_table, _list(answer.get("output"))):
-        blocks += [_table(part) for part in _list(item.get("content"))] if item.get("type") == "message" else [item]
+    blocks = tables(answer.get("content"))
+    for item in tables(answer.get("output")):
+        blocks += tables(item.get("content")) if item.get("type") == "message" else [item]
     if any(block.get("type") in {"tool_use", "function_call", "custom_tool_call"} for block in blocks):
         return None
     texts = [block["text"] for block in blocks if block.get("type") in _TEXTS and isinstance(block.get("text"), str)]
@@ -118,13 +117,13 @@ def _of_events(events: Sequence[dict[str, Any]]) -> str | None:
     for event in events:
         kind = event.get("type")
         if kind == "response.completed":
-            return _of_answer(_table(event.get("response")))
-        if kind == "content_block_start" and _table(event.get("content_block")).get("type") == "tool_use":
+            return _of_answer(table(event.get("response")))
+        if kind == "content_block_start" and table(event.get("content_block")).get("type") == "tool_use":
             return None
-        delta = _table(event.get("delta"))
+        delta = table(event.get("delta"))
         choice = _first(event.get("choices"))
         if choice:
-            delta = _table(choice.get("delta"))
+            delta = table(choice.get("delta"))
             if delta.get("tool_calls"):
                 return None
         piece = delta.get("content") if choice else delta.get("text")
@@ -132,20 +131,5 @@ def _of_events(events: Sequence[dict[str, Any]]) -> str | None:
     return "".join(pieces) or None
 
 
-def _object(data: bytes) -> dict[str, Any]:
-    try:
-        return _table(json.loads(data))
-    except (ValueError, RecursionError):
-        return {}
-
-
-def _table(value: object) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> list[object]:
-    return cast("list[object]", value) if isinstance(value, list) else []
-
-
 def _first(value: object) -> dict[str, Any]:
-    return _table(next(iter(_list(value)), None))
+    return next(iter(tables(value)), table(None))
