@@ -64,6 +64,14 @@ async def test_no_conversation_is_ever_dearer_than_direct_traffic(name: str) -> 
         assert done.share < 1.0
 
 
+async def test_an_entry_of_an_earlier_request_is_not_given_up_by_one_that_does_not_read_it() -> None:
+    passed = await pass_on(
+        random_trace(19), Features(compact=15_000)
+    )  # a request without markers between two with some
+    assert any("compacted" in one.prepared.record for one in passed)
+    assert excess(passed) <= 1e-6
+
+
 async def test_the_law_can_be_broken_so_the_check_of_it_can_fail() -> None:
     """A marker on the first request of a conversation that ends there costs more; the check says so."""
     (only,) = await pass_on(chat_trace(1, 1), Features(markers=True))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import inf
 
 from loom.catalog import CacheRules
-from loom.context.cache.simulate import MarkerCache, PrefixCache, Step, empty_cache, marked, step_of
+from loom.context.cache.simulate import MarkerCache, PrefixCache, Step, empty_cache, step_of
 from loom.core.window import PrefixChain
 
 _ROUNDING = 1e-6
@@ -73,7 +73,7 @@ class CostLedger:
         before, after = _Peek(self.direct, direct, self.rules), _Peek(self.ours, ours, self.rules)
         at_risk: dict[bytes, tuple[float, float]] = {}
         kept: set[bytes] = set()
-        for place in before.refreshed or _gone(places.there, self.rules):
+        for place in before.live or _gone(places.there, self.rules):
             node = direct.nodes[place]
             if any(after.expires(ours.nodes[there]) >= before.expires(node) for there in places.ends_of(place)):
                 kept.add(node)
@@ -129,11 +129,11 @@ class _Peek:
         written = self._cache.write(chain) if isinstance(self._cache, MarkerCache) else ()
         self.step = step_of(chain.tokens, found, written, rules)
         self._ends = inf if (seconds := _lifetime(rules)) is None else (chain.at or 0.0) + seconds
-        self.refreshed: list[int] = []
-        """The places of the entries that the request reads or writes."""
+        self.live: list[int] = []
+        """The places of the entries that are there behind it: those that it reads or writes, and earlier ones."""
         if isinstance(self._cache, MarkerCache):
-            ends = [i for i in marked(chain, rules) if chain.ends[i] >= rules.min_prefix]
-            self.refreshed = sorted({*ends, *([found.blocks - 1] if found.blocks else [])})
+            cache = self._cache
+            self.live = [i for i, node in enumerate(chain.nodes) if cache.is_live(node, chain.at)]
 
     def expires(self, node: bytes) -> float:
         return self._cache.expires(node) if isinstance(self._cache, MarkerCache) else self._ends
