@@ -86,9 +86,13 @@ async def test_a_turn_reads_and_commits_the_same_however_long_the_conversation_i
             done.clear()
             await agent.run(TURNS[turn % 4], user_id=USER, session_id="now")
             at[turn] = Counter(done)
-    assert at[12]["views"] == at[600]["views"] == 4
-    assert at[12]["commits"] == at[600]["commits"] == 2
-    assert abs(at[600]["rows"] - at[12]["rows"]) <= 10, "the layer that grows has ten records"
+    # Jobs in the background may read beside a turn: the least of five turns is what a turn itself does.
+    early, late = (
+        {name: min(at[turn][name] for turn in range(last - 4, last + 1)) for name in done} for last in (12, 600)
+    )
+    assert early["views"] == late["views"] == 4
+    assert early["commits"] == late["commits"] == 2
+    assert abs(late["rows"] - early["rows"]) <= 10, "the layer that grows has ten records"
 
 
 async def test_the_first_turn_after_an_import_leaves_the_backlog_alone(tmp_path: Path, done: Counter[str]) -> None:
