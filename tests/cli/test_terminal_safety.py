@@ -121,7 +121,7 @@ ARGUMENTS = {
     "doctor": [["DB"], [f"sqlite:{NAME}2.db"]],
     "demo": [],  # it prints its own texts alone
 }
-ARGUMENTS |= {"memory remember": ARGUMENTS["memory add"], "memory recall": ARGUMENTS["memory search"]}
+ARGUMENTS["memory remember"], ARGUMENTS["memory recall"] = ARGUMENTS["memory add"], ARGUMENTS["memory search"]
 
 
 @pytest.fixture(scope="module")

@@ -148,9 +148,9 @@ async def test_a_planted_leak_breaks_its_law(leak, plant):
 async def test_vectors_held_under_the_wrong_user_break_non_interference(monkeypatch):
     near, held = SearchCache.near, []
 
-    def of_the_first(cache, db, user, vector):
+    def of_the_first(cache, db, user, vector, sizes):
         held.append(user)
-        return near(cache, db, held[0], vector)
+        return near(cache, db, held[0], vector, sizes)
 
     monkeypatch.setattr(SearchCache, "near", of_the_first)
     assert await broken_laws(MemoryStoreSuite, fixtures, NON_INTERFERENCE) == {NON_INTERFERENCE}
