@@ -36,7 +36,7 @@ from loom.testing.clusters import ClusterServer, RedisClusterServers, redis_clus
 from loom.testing.conformance.checkpoint_store import a_checkpoint, a_message
 from loom.testing.conformance.isolation import TWINS, observe, random_trace
 from loom.testing.conformance.suite import a_job, an_episode
-from loom.testing.fakes import START
+from loom.testing.fakes import START, FakeClock
 from loom.testing.servers import RedisServer, redis
 
 PROCESSES = 4
@@ -287,7 +287,9 @@ def traces(amount: int) -> dict[str, Any]:
 
 async def _traces(url: str, amount: int) -> dict[str, Any]:
     differences = 0
-    async with aclosing(RedisStore(url)) as store, aclosing(InMemoryStore()) as plain:
+    # Time stands still: when something was archived is part of what is seen.
+    clock = FakeClock()
+    async with aclosing(RedisStore(url, clock=clock)) as store, aclosing(InMemoryStore(clock=clock)) as plain:
         for seed in range(amount):
             mine, theirs = TWINS[seed % len(TWINS)]
             trace = random_trace(random.Random(seed), steps=40)
