@@ -383,3 +383,16 @@ def test_any_trace_can_be_diagnosed_and_repaired(rules: CacheRules, data: st.Dat
         repaired = repair(trace, fix, rules)
         assert len(repaired) == len(trace)
         assert replay(repaired, rules).cost >= 0
+
+
+def test_fixes_that_pay_only_beside_each_other_are_not_proposed() -> None:
+    rules = next(r for r in SMALL_RULES if r.matching == "lookback" and r.collapse_runs)
+
+    def request(at: float, *levels: str, marker: str | None = None) -> RequestBlocks:
+        roles = ["user" if level == "messages" else "system" for level in levels]
+        blocks = [Block(level, role, "text", "a", 2) for level, role in zip(levels, roles, strict=True)]
+        return RequestBlocks("p", "m", (replace(blocks[0], marker=marker), *blocks[1:]), at=at)
+
+    long = request(2.0, "tools", "system", "messages", "messages", marker="1h")
+    found = diagnose([request(1.0, "tools", "system"), long, request(3.0, "tools")], rules)
+    assert [f.saving for f in found if f.saving < 0] == []
