@@ -136,5 +136,6 @@ async def test_a_remember_writes_and_reads_the_same_however_much_there_is(tmp_pa
             assert sum(bytes_of) / len(bytes_of) < 32_000
             assert max(bytes_of) < 400_000
     (few_bytes, few_steps), (many_bytes, many_steps) = typical.values()
-    assert many_bytes <= 1.2 * few_bytes < 32_000
+    # Of many, the trees are one level deeper: some pages of 1 KB more.
+    assert many_bytes <= few_bytes + 4 * 1024 < 32_000
     assert many_steps <= 1.2 * few_steps

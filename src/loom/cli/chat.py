@@ -223,7 +223,7 @@ class Chat:
             return
         name, _, rest = line[1:].partition(" ")
         if name not in self._commands:
-            hint = did_you_mean(f"/{name}", [f"/{known}" for known in self._commands])
+            hint = did_you_mean(name, self._commands).replace("'", "'/", 1)
             raise UsageError(f"there is no /{name}{hint or '; /help lists the commands'}")
         self._commands[name](rest.strip())
 

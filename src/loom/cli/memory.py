@@ -30,7 +30,6 @@ from loom.cli.output import (
     progress_bars,
     write_file,
 )
-from loom.core.checks import read_time
 from loom.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -370,6 +369,8 @@ def facts(
     json: Json = False,
 ) -> None:
     """List the known facts, with the periods in which they are true and believed."""
+    from loom.core.checks import read_time
+
     times = {"at": read_time(at, "--at"), "known_at": read_time(known_at, "--known-at")}
     with _opened(url) as memory:
         found = memory.facts(user_id=user, history=history, **times)
