@@ -153,7 +153,7 @@ class _Repairs:
             others: list[Fix] = [*order[:n], *order[n + 1 :]]
             if self.gain(others, order).cost < least:
                 return self.in_order(sorted(others, key=FIXES.index))
-        if order and self.gain((), order).cost < least:  # each mends what another breaks, and none is worth it
+        if order and self.gain((), order).cost < least:  # each repairs what another breaks, and none is worth it
             return self.in_order(sorted(order[:-1], key=FIXES.index))
         return order
 
