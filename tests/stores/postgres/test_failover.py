@@ -141,6 +141,9 @@ def pair():
     check_installed()
     with postgres_pair() as found:
         anyio.run(prepare, found)
+        with psycopg.connect(found.primary.url(), autocommit=True) as db:
+            db.execute("SET synchronous_commit = remote_apply")  # the replica has the roles once this is answered
+            db.execute("COMMENT ON SCHEMA public IS 'ready'")
         yield found
 
 

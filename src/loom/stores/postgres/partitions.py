@@ -146,6 +146,8 @@ async def move_users(plan: Plan, amount: int | None, protect: Protect, progress:
     done, total = 0, 0
     while True:
         async with _turn(plan) as db:
+            if await moving_to(db) is None:  # another one who moved them was done first
+                return await stored_partitions(db)
             if not total:
                 both = ", ".join(f"(SELECT count(*) FROM {_of(schema, 'users')})" for schema in (plan.old, plan.new))
                 total, done = await one(db, f"SELECT {both}") or (0, 0)
