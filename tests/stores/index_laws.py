@@ -130,6 +130,22 @@ class IndexLaws:
         assert store.failure is None
         assert (await store.verify()).is_equal
 
+    async def test_what_is_written_while_it_catches_up_is_found_in_it(self, store, clock):
+        """A writer does not wait for an index that is behind; who brings it into step does that writer's part too."""
+        await store.put(ALICE, an_episode("e1"), an_episode("e2"))
+        store._index.is_down = True
+        await store.put_vectors(ALICE, {"e1": X})
+        store._index.is_down = False
+        clock.advance(DAY)
+
+        async def write_meanwhile():
+            await store.put_vectors(ALICE, {"e2": Y})
+
+        store._index.before["upsert"] = write_meanwhile
+        assert [hit.item.id for hit in await store.search(ALICE, Query(vector=Y, limit=1))] == ["e2"]
+        assert store.failure is None
+        assert (await store.verify()).is_equal
+
     @pytest.mark.parametrize("how", ["put", "write", "finish"])
     async def test_a_record_that_says_something_else_has_no_vector(self, how, store, clock):
         """It would be found for what it no longer says; one that says the same keeps its own."""

@@ -386,11 +386,16 @@ class IndexedStore(DelegatingStore):
         try:
             if await self._is_known():
                 await self._renew_if_foreign()
-                for mark in await self._outbox.marks():
-                    await self._put_right(mark)
-                self._is_behind, self.failure = False, None
+                await self._put_all_right()
+                self.failure = None  # from here on every change follows by itself
+                await self._put_all_right()  # what came meanwhile, and did not wait
+                self._is_behind = bool(self.failure)
         except StoreError as error:
             self._fell_behind(error)
+
+    async def _put_all_right(self) -> None:
+        for mark in await self._outbox.marks():
+            await self._put_right(mark)
 
     async def _renew_if_foreign(self) -> None:
         """Start the index anew where it is not that of the embedder: it was lost, or is of another."""
