@@ -21,6 +21,10 @@ async def learnt(text: str) -> set[str]:
 
 
 LEARNT = {
+    # -- said, and corrected in the same breath ---------------------------------------------------------------
+    "I work at Acme, sorry, I work at Ajax.": {"user works_at Ajax"},
+    "I live in Oslo. Sorry about the delay.": {"user lives_in Oslo"},
+    "I live in Oslo. No, thanks.": {"user lives_in Oslo"},
     # -- in front of a question or a request ----------------------------------------------------------------
     "I prefer window seats when I fly, so can you book me one to Oslo?": {"user prefers window seats"},
     "Since I'm vegetarian, what should I order at a steakhouse?": {"user diet vegetarian"},
@@ -46,6 +50,8 @@ LEARNT = {
     # -- possessions ------------------------------------------------------------------------------------------
     "How do I tune my upright piano?": {"user owns upright piano"},
     "I finally bought a cargo bike, which I love.": {"user owns cargo bike"},
+    "The cat sleeps on the roof of my sports car.": {"user owns sports car"},
+    "The strap of my bass guitar is gone.": {"user owns bass guitar"},
     "The battery of my Nissan Leaf dies in the cold.": {"user owns Nissan Leaf"},
     "I just got a new telescope for the balcony.": {"user owns telescope"},
     "I drive a 2015 Skoda Octavia, what oil does it take?": {"user drives 2015 Skoda Octavia"},
@@ -101,6 +107,18 @@ LEARNT = {
 }
 
 NOT_LEARNT = [
+    # -- said, and corrected in the same breath ---------------------------------------------------------------
+    "I live in Porto, I mean Braga.",
+    "I live in Porto... sorry, Braga.",
+    "I live in Porto. Sorry, Braga.",
+    "I'm vegan, or rather plant-based.",
+    "I'm vegetarian, well, mostly pescatarian these days.",
+    "I'm 34, no wait, 35.",
+    # -- what others do with a thing ---------------------------------------------------------------------------
+    "My son plays cello.",
+    "My brother drives truck.",
+    "My roommate sold his guitar.",
+    "My teacher plays violin.",
     # -- orders and choices of the moment -----------------------------------------------------------------------
     "Stop playing games.",
     "Stop asking for approval; just proceed.",

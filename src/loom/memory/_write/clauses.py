@@ -122,9 +122,27 @@ def is_reported(sentence: str) -> bool:
     return _REPORTED.search(sentence) is not None
 
 
+_CORRECTS: Final = LazyPattern(
+    r"(?:,|;|\.\.\.|\u2026|\s[-\u2013\u2014])\s(?:(?:oh|oops|ah|um|uh|no),? )?"
+    r"(?:i mean,?|or rather,?|make that|scratch that,?|(?:no|(?:no )?wait|sorry|oops|well|correction)[,:])\s",
+    re.IGNORECASE,
+)
+"""Words that take back what a sentence has said so far: `I live in Porto, I mean Braga`."""
+_TAKES_BACK: Final = LazyPattern(
+    r"(?:(?:oh|oops|ah|no),? )?(?:(?:sorry|wait|no|oops|correction)[,:]|i mean,?) "
+    r"(?!thank|that|not? |i\b|my\b|really\b)"
+    r"[\w'\u2019-]+(?: [\w'\u2019-]+){0,2}[.!]?",
+    re.IGNORECASE,
+)
+"""A sentence that takes back the one before it, and says but a few words: `Sorry, Braga.`"""
+
+
 def sentences(text: str) -> Iterator[str]:
-    """The sentences of a text."""
-    return (plain for sentence in _SENTENCE.split(text) if (plain := sentence.strip()))
+    """The sentences of a text, without what is corrected at once."""
+    plain = [stripped for sentence in _SENTENCE.split(text) if (stripped := sentence.strip())]
+    for sentence, following in zip(plain, [*plain[1:], ""], strict=True):
+        if not (len(following) <= LONGEST_SENTENCE and _TAKES_BACK.fullmatch(following)):
+            yield _CORRECTS.split(sentence)[-1]
 
 
 def stated_clauses(plain: str) -> Iterator[str]:

@@ -549,6 +549,19 @@ _PRAISE: Final = LazyPattern(
 )
 
 
+_SOMEBODY: Final = LazyPattern(
+    rf"(?:{RELATION}|teacher|professor|client|guest|kids?|child|boy|girl|{PET})s?", re.IGNORECASE
+)
+_IN_NO_THING: Final = _words("the a an")
+_MATERIALS: Final = _words("sports canvas gas brass glass bass wireless cordless tennis christmas business fitness")
+
+
+def _is_clause(words: list[str]) -> bool:
+    """Whether words that end in a thing say what somebody does with it: `son Leo plays the cello`."""
+    does = any(word.endswith("s") and word.islower() and word not in _MATERIALS for word in words[1:-1])
+    return does or _SOMEBODY.fullmatch(words[0]) is not None or not _IN_NO_THING.isdisjoint(words)
+
+
 _WHOSE: Final = LazyPattern(r"^((?:[\w-]+ ){0,2}[\w-]+)['\u2019]s ")
 _COLLECTED: Final = _words(
     "coin stamp vinyl record jewelry jewellery shoe sneaker camera watch book comic art doll figurine plant card "
@@ -574,6 +587,8 @@ def owned_in(text: str) -> tuple[list[str], str]:
     is_kind = folded[-1] in _DURABLE and (len(words) > 1 or folded[-1] in _TELLING)
     is_kind = is_kind or (folded[-1] == "collection" and len(words) > 1 and folded[-2] in _COLLECTED)
     if not (is_model or is_kind) or _NOT_OWNED.intersection(folded) or PRONOUNS.intersection(folded):
+        return [], text
+    if len(words) > 1 and _is_clause(words):
         return [], text
     if is_model and not is_kind and any(word[0].islower() for word in words):
         return [], text  # `Samsung store`
