@@ -16,6 +16,7 @@ import re
 import secrets
 from binascii import crc_hqx
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar, cast
@@ -48,6 +49,8 @@ _PREFIX = "loom"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.2
 _LEAST_LIFE = 30_000
 """Milliseconds that the mark of a write stays at least: longer than anybody sends it again."""
+_ASK_NEXT, _SILENT = 0.1, 1.0
+"""Seconds until another server is asked who has which slot, and until a server counts as silent, at most."""
 _MOST_STEPS = 8
 """How many servers a call is sent on to before it asks anew who has its slot."""
 _NO_MASTER = re.compile("^UNBLOCKED|replica instances")
@@ -164,8 +167,11 @@ class ClusterConnection(RedisConnection):
     async def every(self, *command: Argument) -> list[Any]:
         """Send a command to every master and every replica; returns their answers."""
         await self._ready()
-        with self._translated():
+
+        async def ask(_: float) -> list[Any]:
             return [await server.client.execute_command(*command) for server in [*self._masters(), *self._copies]]
+
+        return await self._in_time(ask)
 
     async def searches(self) -> bool:
         """RediSearch is not used in a cluster."""
@@ -255,31 +261,46 @@ class ClusterConnection(RedisConnection):
         return server
 
     async def _read_slots(self, known: int) -> None:
-        """Ask a server which has which slots; once, for all calls that found the same answer out of date."""
+        """Ask which server has which slots; once, for all calls that found the same answer out of date."""
         async with self._reading:
             if self._read != known:
                 return
             servers = list(self._servers.values())
             # A server that is cut off from the others does not know it: the next time another one is asked.
             random.shuffle(servers)
-            failure = "no server answers"
-            for server in servers:
-                found: Any = None
-                # A silent server must not take all the time of the call.
-                with anyio.move_on_after(self._timeout / 4):
-                    try:
-                        (found,) = await self._answers(server, [("CLUSTER", "SLOTS")])
-                    except _NotServed as error:
-                        found = error
-                if isinstance(found, Exception):
-                    failure = str(found)
-                    self._refuse_single(server, failure)
-                elif found:
+            told = await self._told_first(servers, ("CLUSTER", "SLOTS"))
+            for server, found in told.items():
+                if not isinstance(found, Exception):
                     self._take_slots(found, server)
                     self._read += 1
                     self._is_doubtful = False
                     return
-            raise _NotServed(failure)
+            for server, error in told.items():
+                self._refuse_single(server, str(error))
+                if not isinstance(error, _NotServed):
+                    raise error
+            raise _NotServed("; ".join(str(error) for error in told.values()) or "no server answers")
+
+    async def _told_first(self, servers: Sequence[_Server], command: Sequence[Argument]) -> dict[_Server, Any]:
+        """What servers answer until the first good answer; beside one that is slow the next is asked."""
+        told: dict[_Server, Any] = {}
+
+        async def ask(server: _Server, is_over: anyio.Event) -> None:
+            try:
+                (told[server],) = await self._answers(server, [command])
+            except Exception as error:  # noqa: BLE001 - the caller decides: a task group would wrap it
+                told[server] = error
+            if not isinstance(told[server], Exception):
+                tasks.cancel_scope.cancel()
+            is_over.set()
+
+        async with anyio.create_task_group() as tasks:
+            for server in servers:
+                is_over = anyio.Event()
+                tasks.start_soon(ask, server, is_over)
+                with anyio.move_on_after(min(_ASK_NEXT, self._timeout / 8)):
+                    await is_over.wait()
+        return told
 
     def _refuse_single(self, server: _Server, error: str) -> None:
         if "cluster support disabled" in error.lower():
@@ -332,7 +353,8 @@ class ClusterConnection(RedisConnection):
 
         async def send(server: _Server, places: list[int]) -> None:
             try:
-                found = await self._answers(server, [commands[place] for place in places])
+                slot = slot_of(str(commands[places[0]][1]))
+                found = await self._heard(slot, server, [commands[place] for place in places])
             except Exception as error:  # noqa: BLE001 - raised below: a task group would wrap it
                 found = [error] * len(places)
             for place, answer in zip(places, found, strict=True):
@@ -373,9 +395,7 @@ class ClusterConnection(RedisConnection):
 
         server, before = self._owner(slot), list[Sequence[Argument]]()
         for _ in range(_MOST_STEPS):
-            # Confirming is the last thing that a call does: it gets the time that is left.
-            after = [] if end is None else [self._waiting(end - anyio.current_time())]
-            answers = (await self._answers(server, [*before, *commands, *after]))[len(before) :]
+            answers = (await self._heard(slot, server, [*before, *commands], end))[len(before) :]
             first = answers[0]
             if not isinstance(first, AskError):
                 if isinstance(first, Exception) and _is_passing(first):
@@ -394,6 +414,41 @@ class ClusterConnection(RedisConnection):
                 before = [("ASKING",)]  # it holds for the next command of this connection alone
         self._is_doubtful = True
         raise _NotServed("the servers send each other's clients to and fro")
+
+    async def _heard(
+        self, slot: int, server: _Server, commands: Sequence[Sequence[Argument]], end: float | None = None
+    ) -> list[Any]:
+        """The answers of a server, unless it is silent and the slot becomes that of another one.
+
+        With an `end`, replicas confirm them until then.
+        """
+
+        def sent() -> list[Sequence[Argument]]:
+            # Confirming is the last thing that a call does: it gets the time that is left.
+            return [*commands, *([] if end is None else [self._waiting(end - anyio.current_time())])]
+
+        patience = min(_SILENT, self._timeout / 4)
+        with anyio.move_on_after(patience):
+            return await self._answers(server, sent())
+        owner, found = self._owners[slot], list[Any]()
+
+        async def send() -> None:
+            try:
+                found.append(await self._answers(server, sent()))
+            except Exception as error:  # noqa: BLE001 - raised below: a task group would wrap it
+                found.append(error)
+            tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send)
+            while self._owners[slot] is owner:
+                with suppress(_NotServed):
+                    await self._read_slots(self._read)
+                await anyio.sleep(patience)
+            tasks.cancel_scope.cancel()
+        if not found:
+            raise _NotServed(f"{server.address} is silent")
+        return _raised(found[0])
 
     async def _answers(self, server: _Server, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """The answers of commands down one connection of a server, errors among them."""
