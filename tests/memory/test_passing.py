@@ -49,6 +49,7 @@ LEARNT = {
     "I'm engaged, and the wedding is in Porto.": {"user marital_status engaged"},
     # -- possessions ------------------------------------------------------------------------------------------
     "How do I tune my upright piano?": {"user owns upright piano"},
+    "Please don't use emojis with me ever.": {"user instruction Please don't use emojis with me ever"},
     "I finally bought a cargo bike, which I love.": {"user owns cargo bike"},
     "The cat sleeps on the roof of my sports car.": {"user owns sports car"},
     "The strap of my bass guitar is gone.": {"user owns bass guitar"},
@@ -116,6 +117,7 @@ NOT_LEARNT = [
     "I'm 34, no wait, 35.",
     # -- what others do with a thing ---------------------------------------------------------------------------
     "My son plays cello.",
+    "My cat named Pixel died yesterday.",
     "My brother drives truck.",
     "My roommate sold his guitar.",
     "My teacher plays violin.",

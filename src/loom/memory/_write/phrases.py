@@ -727,7 +727,7 @@ NAMED: Final = (
     r"Oh\b)[A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+(?: [A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+)?)"
 )
 CALLED: Final = r"(?: | named | called |, (?=[A-Z]\w+(?: [A-Z]\w+)?(?:,(?! and I\b)|[.?!]|$|['\u2019]s| who| is)))"
-UNNAMED: Final = r"(?!['\u2019]s name| is (?:called|named)|, [A-Z]| of\b)"
+UNNAMED: Final = r"(?!['\u2019]s name| (?:is )?(?:called|named)|, [A-Z]| of\b)"
 HOBBY: Final = (
     r"(?:painting|running|surfing|swimming|cycling|climbing|hiking|dancing|knitting|gardening|photography|pottery|yoga|"
     r"woodworking|fishing|sailing|skiing|boxing|kickboxing|archery|fencing|crocheting|quilting|bouldering|baking|"

@@ -58,6 +58,7 @@ _INSTRUCTION: Final = LazyPattern(
     rf"|{_DONT} ever (?:{_VERBS})\b"
     r"|no (?!need\b)(?:[\w'-]+ ){1,5}(?:from now on|going forward|any ?more|ever again)$"
     rf"|(?:{_DONT} )?(?:{_VERBS})\b.+ (?:from now on|going forward|any ?more|ever again)$"
+    rf"|{_DONT} (?:{_VERBS})\b.+(?:,| with me| to me) ever$"
     rf"|stop (?:{_MANNERS})\b"
     r")",
     re.IGNORECASE,
