@@ -1,10 +1,13 @@
-"""What a new process costs before it does its work: imports, the command line, the first turn, the first recall.
+"""What a new process costs before it does its work: imports, the command line, the first turn, the first recall, hooks.
 
     python -m benchmarks.startup [--runs 9] [--json]
 
 Each row is the CPU time, user and system, of a whole child process, and the number of modules that it had loaded at its
 end. `python -c pass` is the floor, and the programs take turns, so that whatever else the machine does meets all alike.
 One round before the first is not counted: it compiles the sources and brings the files into memory.
+
+A hook is measured as a program starts it, on a memory with 200 turns, without the warm process. `warm process` is what
+that one costs by itself, once for a conversation: it loads the engine and answers its first prompt.
 """
 
 from __future__ import annotations
@@ -50,7 +53,46 @@ try:
 except SystemExit as end:
     assert not end.code
 """
-GOALS = {"from loom import Context": 0.15, "from loom import Agent": 0.30, "loom --help": 0.20, "first run_sync": 0.80}
+HOOK = """
+import io, os, sys
+os.environ["HOME"] = "{folder}"
+from loom.cli import main
+sys.stdin = io.StringIO({given!r}.replace("FOLDER", "{folder}"))
+sys.argv = ["loom", "hook", "run", {event!r}, "--url", "sqlite:{folder}/hooks.db", "--user", "ann"]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code
+assert not os.path.exists("{folder}/.loom/hooks.log"), open("{folder}/.loom/hooks.log").read()
+"""
+HOOKS = {
+    "SessionStart": {"source": "startup"},
+    "SessionStart, compact": {"source": "compact", "session_id": "s"},
+    "UserPromptSubmit": {"prompt": "Where did Maria drink tea on day 77?", "session_id": "t"},
+    "PreCompact": {"session_id": "s", "transcript_path": "FOLDER/t.jsonl"},
+    "SessionEnd": {"session_id": "s", "transcript_path": "FOLDER/t.jsonl"},
+    "Stop": {"session_id": "s", "transcript_path": "FOLDER/t.jsonl"},
+}
+WARM = """
+from loom.server import hooks
+options = hooks.HookOptions("sqlite:{folder}/hooks.db", "ann")
+assert "day 77" in hooks._run(hooks._recalled, options, "Where did Maria drink tea on day 77?", "t")
+"""
+FILLED = """
+from loom import open_memory_sync
+turns = [{"role": "user", "content": f"On day {n} Maria and I drank tea near the station of Graz."} for n in range(200)]
+with open_memory_sync("sqlite:{folder}/hooks.db") as memory:
+    memory.remember(turns, user_id="ann", session_id="s")
+    memory.remember(["I live in Lisbon.", "Always answer in German."], user_id="ann", learn=True)
+open("{folder}/t.jsonl", "w").write('{"type": "user", "message": {"role": "user", "content": "Hello."}}')
+"""
+GOALS = {
+    "from loom import Context": 0.15,
+    "from loom import Agent": 0.30,
+    "loom --help": 0.20,
+    "first run_sync": 0.80,
+    **{f"hook {event}": 0.15 for event in HOOKS},
+}
 """CPU seconds of the whole process, on a machine with nothing else to do."""
 
 
@@ -63,6 +105,13 @@ def programs() -> dict[str, str]:
         **commands,
         "first run_sync": TURN,
         "first recall": RECALL,
+        **{
+            f"hook {event}": HOOK.replace("{given!r}", repr(json.dumps(given))).replace(
+                "{event!r}", repr(event.partition(",")[0])
+            )
+            for event, given in HOOKS.items()
+        },
+        "warm process": WARM,
     }
 
 
@@ -74,6 +123,7 @@ class Processes:
         self._environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         self._started = 0
         self.cpu(KEPT)
+        self.cpu(FILLED)
 
     def cpu(self, program: str) -> float:
         """The CPU seconds of one process."""

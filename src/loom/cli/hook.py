@@ -20,7 +20,7 @@ Warm = Annotated[
     bool,
     typer.Option(
         "--warm/--cold",
-        help="Whether a process stays for 15 minutes that has the engine loaded, so that prompts wait less.",
+        help="Whether a process stays for 15 minutes that has the engine loaded; without it, prompts recall by words.",
     ),
 ]
 
@@ -61,7 +61,7 @@ def install(
     has_hooks = make_edit(host, edit, yes=yes, json=json) and not remove
     if has_hooks and warm:
         console().print(
-            "A process of Loom stays for 15 minutes after each prompt, so that the next one is quick; --cold: none."
+            "A process of Loom stays for 15 minutes after each prompt, so that the next finds more; --cold: none."
         )
     if has_hooks and host == "codex":
         console().print("Codex runs new hooks only after you have accepted them: type /hooks in it.")

@@ -5,19 +5,26 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Generator
-from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, contextmanager
 from threading import Lock, Thread, local
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from weakref import WeakValueDictionary, ref
 
-from anyio import CancelScope, CapacityLimiter, Event, run, to_thread
-from anyio import Lock as AsyncLock
-from anyio.from_thread import BlockingPortal
-
 from loom.core.checks import ON_LOOP
+from loom.core.doors import Late
 from loom.core.scope import Scope
 from loom.errors import UsageError
+
+if TYPE_CHECKING:
+    from concurrent import futures
+    from concurrent.futures import Future
+
+    import anyio
+    from anyio import from_thread, to_thread
+    from anyio.from_thread import BlockingPortal
+else:  # what only reads a file, as a hook does, waits for nothing
+    futures, anyio = Late("concurrent.futures"), Late("anyio")
+    from_thread, to_thread = Late("anyio.from_thread"), Late("anyio.to_thread")
 
 _T = TypeVar("_T")
 
@@ -31,7 +38,7 @@ class Portal:
 
     def __init__(self, owner: str = "this portal") -> None:
         """Start the loop; `owner` is what errors call it."""
-        started: Future[BlockingPortal] = Future()
+        started: Future[BlockingPortal] = futures.Future()
         self._owner, self._pid = owner, os.getpid()
         self._streams: set[Future[None]] = set()
         self._blocks = 0
@@ -121,11 +128,11 @@ class _Stop:
     """Stops one call from outside, whether it has begun by then or not."""
 
     def __init__(self) -> None:
-        self._scope: CancelScope | None = None
+        self._scope: anyio.CancelScope | None = None
         self._is_asked = False
 
     async def guard(self, function: Callable[[], Awaitable[_T]]) -> _T:
-        with CancelScope() as self._scope:
+        with anyio.CancelScope() as self._scope:
             if self._is_asked:
                 self._scope.cancel()
             return await function()
@@ -144,7 +151,7 @@ class _Stream(Generic[_T]):
         self._make = make
         self._made: list[_T] = []
         self._is_left = self._is_over = False
-        self._wanted, self._answered = Event(), Event()
+        self._wanted, self._answered = anyio.Event(), anyio.Event()
 
     async def run(self) -> None:
         """Make an item each time one is wanted, and close the iterable in the end."""
@@ -165,7 +172,7 @@ class _Stream(Generic[_T]):
     async def next(self) -> list[_T]:
         """The next item; empty where there are no more, or making one failed."""
         if not self._is_over:
-            self._answered = Event()
+            self._answered = anyio.Event()
             self._wanted.set()
             await self._answered.wait()
         made, self._made = self._made, []
@@ -178,13 +185,13 @@ class _Stream(Generic[_T]):
 
     async def _is_wanted(self) -> bool:
         await self._wanted.wait()
-        self._wanted = Event()
+        self._wanted = anyio.Event()
         return not self._is_left
 
 
 def _run(started: Future[BlockingPortal]) -> None:
     try:
-        run(_serve, started)
+        anyio.run(_serve, started)
     except BaseException as error:
         if started.done():
             raise
@@ -192,7 +199,7 @@ def _run(started: Future[BlockingPortal]) -> None:
 
 
 async def _serve(started: Future[BlockingPortal]) -> None:
-    async with BlockingPortal() as portal:
+    async with from_thread.BlockingPortal() as portal:
         started.set_result(portal)
         await portal.sleep_until_stopped()
 
@@ -225,7 +232,7 @@ def may_block() -> bool:
     return _BLOCKING.calls > 0
 
 
-async def in_thread(work: Callable[[], _T], limiter: Callable[[], CapacityLimiter | None] = lambda: None) -> _T:
+async def in_thread(work: Callable[[], _T], limiter: Callable[[], anyio.CapacityLimiter | None] = lambda: None) -> _T:
     """What `work`, which blocks, returns: from a thread of its own, or inside run_here() from this one."""
     return work() if may_block() else await to_thread.run_sync(work, limiter=limiter())
 
@@ -272,8 +279,8 @@ class Locks:
     """One lock per scope, alive while it is in use."""
 
     def __init__(self) -> None:
-        self._locks: WeakValueDictionary[Scope, AsyncLock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[Scope, anyio.Lock] = WeakValueDictionary()
 
-    def of(self, scope: Scope) -> AsyncLock:
+    def of(self, scope: Scope) -> anyio.Lock:
         """The lock of exactly this scope."""
-        return self._locks.setdefault(scope, AsyncLock())
+        return self._locks.setdefault(scope, anyio.Lock())

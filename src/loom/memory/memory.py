@@ -13,7 +13,7 @@ from anyio import create_task_group
 from loom.core.checks import as_utc, check_share
 from loom.core.clock import Clock
 from loom.core.doors import missing_attribute
-from loom.core.filter import And, Eq, In, Where, as_filter
+from loom.core.filter import And, Eq, Where, as_filter
 from loom.core.message import Usage
 from loom.core.record import (
     Claim,
@@ -35,6 +35,7 @@ from loom.memory._editing import MemoryEdits
 from loom.memory._facts.entities import USER, normalise, predicate_key
 from loom.memory._facts.instructions import (
     NOT_A_WISH,
+    OF_PROFILE,
     Instructed,
     Overview,
     Profile,
@@ -42,10 +43,11 @@ from loom.memory._facts.instructions import (
     Unconfirmed,
     candidate_claim,
     fit_budget,
-    grouped,
     instruction_ids,
+    profile_of,
     proposed,
     require_candidate,
+    shown_blocks,
     unconfirmed_items,
 )
 from loom.memory._history import (
@@ -59,7 +61,6 @@ from loom.memory._recall.rank import Prefer
 from loom.memory._recall.recall import are_recent, latest_turns
 from loom.memory._shared import (
     ARE_CURRENT,
-    FILE,
     counts,
     every,
     every_fact,
@@ -98,9 +99,6 @@ from loom.telemetry import Bill, traced
 
 _QUOTED = 200
 """Characters of a block that an error quotes."""
-_OF_PROFILE = And(In("kind", ("fact", "block")), ARE_CURRENT)
-"""The records that a profile is made of."""
-
 
 _OTHER_WORDS = {
     **dict.fromkeys(("add", "put", "save", "store_memory"), "remember(text, user_id=...)"),
@@ -609,7 +607,7 @@ class Memory(MemoryEdits):
     async def blocks(self, *, user_id: str) -> tuple[WorkingBlock, ...]:
         """The pinned texts of a user."""
         found = every(self.store, self._scope(user_id), And(Eq("kind", "block"), ARE_CURRENT))
-        return _shown_blocks([record async for record in found])
+        return shown_blocks([record async for record in found])
 
     async def block_history(self, name: str, *, user_id: str) -> TextHistory:
         """The texts that a block has and had, oldest first, each with its author and time; `diff()` compares two.
@@ -640,7 +638,7 @@ class Memory(MemoryEdits):
 
     async def profile(self, *, user_id: str) -> Profile:
         """Standing instructions, facts and pinned blocks of a user; `str()` of it is fenced text for a prompt."""
-        found = every(self.store, self._scope(user_id), _OF_PROFILE)
+        found = every(self.store, self._scope(user_id), OF_PROFILE)
         return self._profile(user_id, [record async for record in found])
 
     async def overview(self, *, user_id: str, session_id: str | None = None) -> Overview:
@@ -651,20 +649,13 @@ class Memory(MemoryEdits):
         scope, now, layer = self._scope(user_id, session_id), self._clock.now(), self.config.l1
         await self._upkeep.settled(scope.for_user())
         lately = are_recent(scope, layer, now=now)
-        epoch, (records, turns) = await read_together(self.store, scope.for_user(), _OF_PROFILE, lately)
+        epoch, (records, turns) = await read_together(self.store, scope.for_user(), OF_PROFILE, lately)
         return Overview(epoch, self._profile(user_id, records), latest_turns(turns, layer))
 
     def _profile(self, user_id: str, records: Sequence[Record]) -> Profile:
         """The profile that facts and blocks make."""
-        facts = [record for record in records if isinstance(record, Fact)]
-        standing = fit_budget(
-            [fact for fact in facts if fact.subject == USER], self.config.standing_tokens, now=self._clock.now()
-        )
-        return Profile(
-            standing=replace(standing, unconfirmed=()),
-            facts=grouped(self._current(user_id, facts)),
-            blocks=_shown_blocks(records),
-        )
+        self._times.observe(self._scope(user_id), [record for record in records if isinstance(record, Fact)])
+        return profile_of(records, standing_tokens=self.config.standing_tokens, now=self._clock.now())
 
     async def timeline(
         self,
@@ -743,10 +734,6 @@ class Memory(MemoryEdits):
     ) -> Episode:
         id, source = self._ids.next_id(), Provenance("user", trusted=trusted)
         return Episode(id=id, text=text, at=now, recorded_at=now, provenance=source, session_id=session_id)
-
-
-def _shown_blocks(records: Iterable[Record]) -> tuple[WorkingBlock, ...]:
-    return tuple(r for r in records if isinstance(r, WorkingBlock) and not r.name.startswith(FILE))
 
 
 def _conflict(name: str, version: int, current: WorkingBlock | None) -> StoreConflict:

@@ -1,6 +1,6 @@
 """A warm process for hooks: the engine stays loaded for a while, so that the next prompt does not wait for it.
 
-It is there only if hooks run with `--warm`: the first run that reads the memory starts it, and all of them ask it. It
+It is there only if hooks run with `--warm`: the first run that reads the memory starts it, and prompts ask it. It
 listens on a socket in the user's own folder, opens the memory for each question and closes it again, keeps nothing in
 between, and ends by itself when nobody asked for a while. Without it, or if it does not answer, a hook reads the memory
 itself.
@@ -13,8 +13,8 @@ import os
 import socket
 import stat
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -42,22 +42,38 @@ def socket_path() -> Path:
 
 def ask(question: Sequence[Any]) -> str | None:
     """The answer of the warm process; None if there is none, or it fails or takes too long."""
-    if sys.platform == "win32":
-        return None
     try:
-        path = socket_path()
-        found = path.stat()
-        if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.getuid():
-            return None
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
-            line.settimeout(PATIENCE)
-            line.connect(str(path))
+        with _line() as line:
             line.sendall(json.dumps(question).encode())
             line.shutdown(socket.SHUT_WR)
             answer: object = json.loads(_read(line))
     except (OSError, ValueError):
         return None
     return answer if isinstance(answer, str) else None
+
+
+def is_there() -> bool:
+    """Whether a warm process listens."""
+    try:
+        with _line():
+            return True
+    except OSError:
+        return False
+
+
+@contextmanager
+def _line() -> Generator[socket.socket]:
+    """A line to the warm process."""
+    if sys.platform == "win32":
+        raise FileNotFoundError("Windows has no such socket")
+    path = socket_path()
+    found = path.stat()
+    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.getuid():
+        raise FileNotFoundError(f"{path} is not a socket of this user")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+        line.settimeout(PATIENCE)
+        line.connect(str(path))
+        yield line
 
 
 def _read(line: socket.socket) -> bytes:
@@ -67,7 +83,7 @@ def _read(line: socket.socket) -> bytes:
     return bytes(data)
 
 
-def start() -> Popen[bytes] | None:
+def start(*, wait: bool = True) -> Popen[bytes] | None:
     """Start it apart from this process, and wait until it listens; None where there can be no such socket."""
     import select  # noqa: PLC0415 - only the first run of a session starts it
     import subprocess  # noqa: PLC0415
@@ -79,7 +95,8 @@ def start() -> Popen[bytes] | None:
     started = subprocess.Popen(command, stdin=null, stdout=subprocess.PIPE, stderr=null, start_new_session=True)  # noqa: S603
     assert started.stdout is not None
     with started.stdout as ready:  # it is readable when the process listens, and when it ends because another does
-        select.select([ready], [], [], START)
+        if wait:
+            select.select([ready], [], [], START)
     return started
 
 

@@ -16,13 +16,12 @@ from collections.abc import AsyncGenerator, Callable, Collection, Generator, Ite
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
-
-from anyio import Lock
 
 from loom.core.checks import as_utc, check_text
 from loom.core.clock import Clock, SystemClock
+from loom.core.doors import Late
 from loom.core.filter import Filter
 from loom.core.record import Episode, Fact, Hit, Layer, Receipt, Record, WorkingBlock, joined
 from loom.core.scope import Scope
@@ -30,6 +29,11 @@ from loom.errors import EmbedderMismatch, LoomError, StaleWrite, StoreError, Usa
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKeys
 from loom.stores._record_table import HeldJob, Keys, RecordChange, UserRecords, UserState, copied, copied_job, new_jobs
+
+if TYPE_CHECKING:
+    import anyio
+else:
+    anyio = Late("anyio")
 
 _T = TypeVar("_T")
 Bound: TypeAlias = tuple[str, int]
@@ -471,7 +475,7 @@ class SimpleMemoryStore(LocalSearchStore):
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         super().__init__(clock=clock)
-        self._locks: WeakValueDictionary[tuple[str, str] | None, Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[tuple[str, str] | None, anyio.Lock] = WeakValueDictionary()
 
     @abstractmethod
     async def _load(self, user: Scope) -> UserState | None:
@@ -491,9 +495,9 @@ class SimpleMemoryStore(LocalSearchStore):
     async def _apply(self, user: UserRecords, change: RecordChange) -> None:
         user.apply(change)
 
-    def _turn(self, scope: Scope | None) -> Lock:
+    def _turn(self, scope: Scope | None) -> anyio.Lock:
         """The lock of a user, or that of the settings, which is taken last."""
-        return self._locks.setdefault(None if scope is None else owner(scope), Lock(fast_acquire=True))
+        return self._locks.setdefault(None if scope is None else owner(scope), anyio.Lock(fast_acquire=True))
 
     @asynccontextmanager
     async def _user(self, scope: Scope, *, saves: bool = False) -> AsyncGenerator[UserState]:

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from loom.catalog import ModelInfo, find_model
 from loom.core.message import (
     DocumentPart,
     ImagePart,
@@ -27,9 +26,11 @@ from loom.core.message import (
     ToolSpec,
 )
 from loom.errors import MissingExtra, UsageError
-from loom.protocols.model import ModelRequest
-from loom.protocols.token_counter import TokenCounter
-from loom.text.image_tokens import UNKNOWN_SIZE, image_rule, image_size
+
+if TYPE_CHECKING:
+    from loom.catalog import ModelInfo
+    from loom.protocols.model import ModelRequest
+    from loom.protocols.token_counter import TokenCounter
 
 # Tokens of messages, their parts, tools and images, given a way to count text.
 
@@ -118,6 +119,8 @@ class PartRules:
                 return count(json.dumps(open_parts, ensure_ascii=False)) + sealed_tokens(sealed)
 
     def _image(self, data: str) -> int:
+        from loom.text.image_tokens import UNKNOWN_SIZE, image_rule, image_size  # noqa: PLC0415  (few texts have one)
+
         size = image_size(data)
         return image_rule(self._model).tokens(*size) if size else UNKNOWN_SIZE
 
@@ -482,6 +485,8 @@ _UNKNOWN_VOCABULARY = 0.15
 
 def counter_for(model: ModelInfo | str) -> TokenCounter:
     """The best counter there is for a model: exact with its vocabulary, else an estimate that says how far off."""
+    from loom.catalog import find_model  # noqa: PLC0415  (an estimate needs no catalog)
+
     info = find_model(model) if isinstance(model, str) else model
     rules = PartRules(info.model, info.provider)
     if info.tokenizer in VOCABULARIES:

@@ -10,16 +10,18 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cache
 from itertools import groupby
 from typing import Final
 
 from loom.core.checks import MAX_INSTRUCTION
 from loom.core.clock import TICK, RecordIds
-from loom.core.record import Claim, Episode, Fact, Provenance, WorkingBlock
+from loom.core.filter import And, In
+from loom.core.record import Claim, Episode, Fact, Provenance, Record, WorkingBlock
 from loom.errors import NotFound, UsageError
 from loom.memory._facts.entities import USER, Aliases, cardinality_of, normalise, predicate_key
 from loom.memory._facts.facts import Segment, Statement, moment, statements_of, timeline
-from loom.memory._shared import UNCONFIRMED, is_candidate, later_than, latest_of
+from loom.memory._shared import ARE_CURRENT, FILE, UNCONFIRMED, is_candidate, later_than, latest_of
 from loom.memory._write.phrases import LANGUAGE, LazyPattern
 from loom.memory._write.wishes import INSTRUCTION, acts_unasked, looks_pasted, releases_in, wishes_in
 from loom.text.fence import fenced, in_brackets, one_line, plain_text
@@ -74,35 +76,38 @@ _UNWANTED: Final = LazyPattern(r"no (?P<what>.+)", re.IGNORECASE)
 _BOUND: Final = LazyPattern(r"^(?=.+\Z)(?P<what>.+ (?:before|after|until|later than|earlier than)) \d.*", re.IGNORECASE)
 """An instruction with a time or number as bound: another bound replaces it."""
 _CHOICE: Final = LazyPattern(r"^(?=.+\Z)(?P<this>.+?) (?:over|to|rather than|instead of) (?P<that>.+)", re.IGNORECASE)
-_ALTERNATIVES: Final = tuple(
-    frozenset(query_terms(group))
-    for group in (
-        "dark light",
-        "tea coffee espresso cappuccino latte matcha cocoa decaf",
-        "beer wine cider",
-        "red white rose",
-        "window aisle middle",
-        "email emails mail phone call calls text texts sms chat slack video letter",
-        "metric imperial",
-        "celsius fahrenheit",
-        "tabs spaces",
-        "vim neovim emacs nano vscode code pycharm intellij sublime zed",
-        "chrome firefox safari edge brave",
-        "mac macos windows linux",
-        "android iphone ios",
-        "morning mornings afternoon afternoons evening evenings night nights",
-        "train trains plane planes flying car driving bus buses bike cycling",
-        "short long brief detailed concise verbose",
-        "formal informal casual",
-        "summer winter spring autumn fall",
-        "hot cold iced warm",
-        "sweet savoury savory salty",
-        "cat cats dog dogs",
-        "paper digital ebook ebooks",
-        "card cash",
-    )
+_ALTERNATIVES: Final = (
+    "dark light",
+    "tea coffee espresso cappuccino latte matcha cocoa decaf",
+    "beer wine cider",
+    "red white rose",
+    "window aisle middle",
+    "email emails mail phone call calls text texts sms chat slack video letter",
+    "metric imperial",
+    "celsius fahrenheit",
+    "tabs spaces",
+    "vim neovim emacs nano vscode code pycharm intellij sublime zed",
+    "chrome firefox safari edge brave",
+    "mac macos windows linux",
+    "android iphone ios",
+    "morning mornings afternoon afternoons evening evenings night nights",
+    "train trains plane planes flying car driving bus buses bike cycling",
+    "short long brief detailed concise verbose",
+    "formal informal casual",
+    "summer winter spring autumn fall",
+    "hot cold iced warm",
+    "sweet savoury savory salty",
+    "cat cats dog dogs",
+    "paper digital ebook ebooks",
+    "card cash",
 )
 """Groups of which people prefer one. Words that can both be preferred are not listed."""
+
+
+@cache
+def _alternatives() -> tuple[frozenset[str], ...]:
+    """The terms of each group."""
+    return tuple(frozenset(query_terms(group)) for group in _ALTERNATIVES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +174,7 @@ def compete(one: str, other: str, *, changed: bool = False) -> bool:
     only, only_other = set(first) - set(second), set(second) - set(first)
     if not only or not only_other:
         return False
-    if any(only <= group and only_other <= group for group in _ALTERNATIVES):
+    if any(only <= group and only_other <= group for group in _alternatives()):
         return True
     is_version = all(word.isdigit() for word in only | only_other)
     is_kind = changed and first[-1:] == second[-1:] and max(len(only), len(only_other)) <= 2
@@ -561,6 +566,27 @@ class Profile:
                     about = f"{one_line(subject, _NAME)} {one_line(predicate.replace('_', ' '), _NAME)}"
                     lines.append(f"- {about}: {', '.join(objects)}")
         return lines
+
+
+OF_PROFILE: Final = And(In("kind", ("fact", "block")), ARE_CURRENT)
+"""The records that a profile is made of."""
+
+
+def profile_of(records: Sequence[Record], *, standing_tokens: int, now: datetime) -> Profile:
+    """The profile that facts and blocks make."""
+    facts = [record for record in records if isinstance(record, Fact)]
+    standing = fit_budget([fact for fact in facts if fact.subject == USER], standing_tokens, now=now)
+    now = later_than(latest_of(facts), now)
+    return Profile(
+        standing=replace(standing, unconfirmed=()),
+        facts=grouped(fact for fact in facts if not is_candidate(fact) and fact.is_current(now, now)),
+        blocks=shown_blocks(records),
+    )
+
+
+def shown_blocks(records: Iterable[Record]) -> tuple[WorkingBlock, ...]:
+    """The pinned blocks among some records; files of the memory tool are none."""
+    return tuple(r for r in records if isinstance(r, WorkingBlock) and not r.name.startswith(FILE))
 
 
 @dataclass(frozen=True, slots=True)
