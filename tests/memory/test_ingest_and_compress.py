@@ -61,6 +61,22 @@ def test_a_name_is_who_speaks(given_, speaker):
     assert turn.speaker == speaker
 
 
+@pytest.mark.parametrize(
+    ("role", "meant"), [("usr", "user"), ("Users", "user"), ("asistant", "assistant"), ("sytem", "system")]
+)
+def test_a_misspelt_role_is_not_the_name_of_a_person(role, meant):
+    with pytest.raises(UsageError, match=f"did you mean '{meant}'"):
+        turns_of([{"role": role, "content": "hello"}])
+
+
+@pytest.mark.parametrize(
+    "role", ["human", "customer", "Anna", "ai", "bot", "model", "agent", "moderator", "User", None]
+)
+def test_other_roles_are_who_speaks(role):
+    (turn,) = turns_of([{"role": role, "content": "hello"}])
+    assert turn.speaker == role
+
+
 def test_a_speaker_is_one_line_of_a_length_that_can_be_shown():
     assert speaker_name("Bob\nSmith\x1b", user_id="u") == "Bob Smith"
     assert speaker_name("U", user_id="u") == "user"

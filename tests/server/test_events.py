@@ -246,6 +246,29 @@ async def test_only_so_many_follow_at_once_and_who_leaves_makes_room(tmp_path: P
         assert names(await told_now(client, "/v1/users/bob/events", headers=ann)) == ["ready"]
 
 
+async def test_a_burst_of_streams_does_not_pass_the_limit() -> None:
+    """Each is counted when it is let in, not when it tells its first event."""
+    async with running("inmemory") as (client, server):
+        place = server.config.app._app.state.place
+        place.streams["other"] = events.MOST_STREAMS - 3
+        statuses: list[int] = []
+        left = anyio.Event()
+
+        async def follow() -> None:
+            async with client.stream("GET", "/v1/users/ann/events") as response:
+                statuses.append(response.status_code)
+                if len(statuses) == 12:
+                    left.set()
+                await left.wait()
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(12):
+                tasks.start_soon(follow)
+        assert sorted(statuses) == [200] * 3 + [429] * 9
+        while place.streams.total() > events.MOST_STREAMS - 3:  # noqa: ASYNC110 - the server notices at its next look
+            await anyio.sleep(0.01)
+
+
 async def test_a_stream_says_that_it_is_there_and_outlives_the_time_limit() -> None:
     """The limit is for the time between two parts of an answer."""
     async with running("inmemory", limits=Limits(seconds=2)) as (client, _):

@@ -286,7 +286,13 @@ def test_no_request_can_choose_where_it_goes(raw: tuple[RawProvider, str]) -> No
     for target in (b"/elsewhere/v1/messages", b"/v1/models", b"/v1/messages/", b"/v1/messages/../../admin", b"/"):
         assert exchange(address, target, [length], b"{}")[0] == 404, target
     with httpx.Client(base_url=address) as client:
-        assert client.get("/v1/messages").status_code == 405
+        wrong = [client.get("/v1/messages"), client.delete("/v1/messages"), client.post("/loom/results/x")]
+        assert [(one.status_code, one.headers["allow"]) for one in wrong] == [
+            (405, "POST"),
+            (405, "POST"),
+            (405, "GET"),
+        ]
+        assert all(set(one.json()) == {"error", "message", "advice"} for one in wrong)
         assert client.post("/v1/messages", headers={"host": "evil.example"}).status_code == 421
         assert client.post("/v1/messages", headers={"origin": "https://evil.example"}).status_code == 403
     assert not provider.arrived.is_set()

@@ -39,12 +39,12 @@ def read_time(text: str | None, what: str) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str], *, alike: float = 0.6) -> str:
     """A hint for the end of an error: the known name that is almost this word; empty where there is none."""
     from difflib import get_close_matches  # noqa: PLC0415  (only where something was misspelt)
 
     lower = {name.lower(): name for name in known}
-    found = get_close_matches(word.lower(), lower, n=1, cutoff=0.6)
+    found = get_close_matches(word.lower(), lower, n=1, cutoff=alike)
     return f"; did you mean {lower[found[0]]!r}?" if found else ""
 
 

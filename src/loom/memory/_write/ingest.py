@@ -42,6 +42,11 @@ from loom.text.fence import one_line
 MAX_NAME = 120
 """Characters of a speaker's name; a longer one is cut."""
 _ROLES = frozenset({"user", "assistant", "system", "developer", "tool", "function", "operator"})
+_MISSPELT = 0.75
+"""How much a role is like a known one that is meant: `usr` and `asistant` are, `customer` is not.
+
+`operator` is Loom's own: a log has none, but it may have a `moderator`.
+"""
 _UNNAMED = "someone"
 _NAMES_OF_ROLES = _ROLES | {"ai", "bot", "model", "agent"}
 _VERBS = frozenset(
@@ -142,8 +147,17 @@ def _from_mapping(given: Mapping[str, Any], user_id: str | None) -> Utterance:
     if not isinstance(text, str):
         raise UsageError(f"a turn needs its text under 'text' or 'content'; it has {', '.join(given) or 'nothing'}")
     role = given.get("role")
+    _check_role(role)
     at = _time(given.get("at", given.get("timestamp")))
     return Utterance(text=text, speaker=_speaker(given, role, user_id), origin=_origin(role), at=at)
+
+
+def _check_role(role: object) -> None:
+    """Refuse a role that is misspelt: it would be the name of a person, and the words would not be the user's."""
+    if isinstance(role, str) and role.strip().casefold() not in _ROLES:
+        hint = checks.did_you_mean(role.strip(), sorted(_ROLES - {"operator"}), alike=_MISSPELT)
+        if hint:
+            raise UsageError(f"a turn has the role {role!r:.60}{hint} A person is named under 'speaker' or 'name'")
 
 
 def _of_task(given: Mapping[str, Any]) -> Utterance:

@@ -28,7 +28,7 @@ from loom.core.log import Checkpoint, Compaction, LogEntry, LoggedMessage
 from loom.core.message import plain
 from loom.errors import LoomError, NotFound
 from loom.server.http.caller import Caller, Reader
-from loom.server.http.guard import Refusal, refusal_of
+from loom.server.http.guard import Receive, Refusal, Scope, Send, refusal_of
 from loom.text.fence import plain_text
 
 LOOK_EVERY: Final = 1.0
@@ -132,18 +132,33 @@ class Watch(Protocol):
 
 def stream(caller: Caller, watch: Watch, seconds: float | None = None) -> Response:
     """An answer that tells events until the client, the token, the time or the server ends it."""
-    streams = caller.place.streams
-    most = MOST_OF_ONE if streams[caller.token.name] >= MOST_OF_ONE else MOST_STREAMS
-    if most == MOST_OF_ONE or streams.total() >= MOST_STREAMS:
-        raise Refusal(429, "too_many", f"there are {most} streams already", "end one of them, or try again later")
     headers = {"X-Accel-Buffering": "no"}  # proxies that collect an answer would hold events back
-    return StreamingResponse(_told(caller, watch, seconds), media_type="text/event-stream", headers=headers)
+    return _Counted(caller, _told(caller, watch, seconds), media_type="text/event-stream", headers=headers)
+
+
+class _Counted(StreamingResponse):
+    """A stream that counts from the moment at which it is let in: many that come at once are many."""
+
+    def __init__(self, caller: Caller, content: AsyncGenerator[bytes], **options: Any) -> None:
+        super().__init__(content, **options)
+        self._streams, self._token = caller.place.streams, caller.token.name
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it, or refuse it if there are too many."""
+        streams, token = self._streams, self._token
+        most = MOST_OF_ONE if streams[token] >= MOST_OF_ONE else MOST_STREAMS
+        if most == MOST_OF_ONE or streams.total() >= MOST_STREAMS:
+            raise Refusal(429, "too_many", f"there are {most} streams already", "end one of them, or try again later")
+        streams[token] += 1
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            streams[token] -= 1
 
 
 async def _told(caller: Caller, watch: Watch, seconds: float | None) -> AsyncGenerator[bytes]:
     """The bytes of a stream: events, comments while nothing happens, and at the end why it ends."""
     begun = spoke = monotonic()
-    caller.place.streams[caller.token.name] += 1
     try:
         yield b"retry: 2000\n\n"
         while True:
@@ -161,8 +176,6 @@ async def _told(caller: Caller, watch: Watch, seconds: float | None) -> AsyncGen
         yield Told("end", {"reason": reason}).encoded()
     except LoomError as error:
         yield Told("end", {"reason": refusal_of(error).message}).encoded()
-    finally:
-        caller.place.streams[caller.token.name] -= 1
 
 
 def _end_of(caller: Caller, begun: float, seconds: float | None) -> str | None:

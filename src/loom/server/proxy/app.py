@@ -128,14 +128,14 @@ async def open_proxy(
         if checkpoints is not None:
             behind = editor.remember if editor is not None else None
             journal = await stack.enter_async_context(ProxyJournal(checkpoints, behind).running())
-        routes = [Route("/loom/results/{id}", _Results(checkpoints, doorman), methods=["GET"])]
+        routes = [Route("/loom/results/{id}", _Only("GET", _Results(checkpoints, doorman)))]
         for name, url in upstreams.items():
             transport = await stack.enter_async_context(_transport(url))
             for path, owner in _PATHS.items():
                 door = _Door(
                     name, url, path, transport=transport, doorman=doorman, journal=journal, clock=clock, editor=editor
                 )
-                routes += [Route(at, door, methods=["POST"]) for at in (f"/{name}{path}", path)[: 1 + (owner == name)]]
+                routes += [Route(at, _Only("POST", door)) for at in (f"/{name}{path}", path)[: 1 + (owner == name)]]
         yield Gate(
             Router(routes, default=_unknown, redirect_slashes=False),
             hosts=hosts,
@@ -166,6 +166,21 @@ async def _unknown(scope: Scope, _: Receive, __: Send) -> None:
     if scope["type"] == "http":
         paths = ", ".join(_PATHS)
         raise Refusal(404, "not_found", "nothing is passed on from this path", f"the paths are {paths}")
+
+
+class _Only:
+    """What answers one method of a path; others are refused in the form of all errors."""
+
+    def __init__(self, method: str, app: App) -> None:
+        self._method, self._app = method, app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or refuse."""
+        if scope["method"] != self._method:
+            refusal = Refusal(405, "wrong_method", f"this path takes {self._method}", f"use {self._method}")
+            refusal.headers = {"Allow": self._method}
+            raise refusal
+        await self._app(scope, receive, send)
 
 
 class _Doorman:
