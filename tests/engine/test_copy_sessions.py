@@ -2,6 +2,7 @@
 
 import random
 from contextlib import suppress
+from itertools import pairwise
 
 import pytest
 
@@ -123,6 +124,45 @@ async def test_a_file_without_sessions_is_not_given_any(tmp_path):
     done = await copy_places(f"sqlite:{tmp_path}/m.db", f"sqlite:{tmp_path}/n.db")
     assert (done.is_equal, done.notes) == (True, ())
     assert (tmp_path / "m.db").read_bytes() == before
+
+
+async def test_users_who_only_have_conversations_are_copied_between_servers(
+    tmp_path, postgres_url, redis_url, cluster_url
+):
+    """The memory of the source knows nobody: its sessions alone tell who is there."""
+    first = await filled(SqliteCheckpointStore(tmp_path / "first.db"))
+    await first.aclose()
+    cluster = f"{cluster_url}?prefix=talks"
+    places = [f"sqlite:{tmp_path}/first.db", postgres_url, redis_url, cluster, f"sqlite:{tmp_path}/last.db"]
+    for source, target in pairwise(places):
+        done = await copy_places(source, target)
+        assert (done.is_equal, done.users, done.notes) == (True, len(USERS), ())
+        assert {one.user for one in done.kinds} == set(USERS)
+    one, other = (SqliteCheckpointStore(tmp_path / name) for name in ("first.db", "last.db"))
+    await are_equal(one, other)
+    await one.aclose()
+    await other.aclose()
+
+
+async def test_a_user_is_named_as_long_as_they_have_a_session(tmp_path, postgres_url, redis_url, cluster_url):
+    for place in (f"sqlite:{tmp_path}/m.db", postgres_url, redis_url, f"{cluster_url}?prefix=named"):
+        store = open_checkpoints(place)
+        assert await store.users() == ()
+        last = await save(store, CHAT, "c1", "one")
+        await save(store, ALICE.for_session("other"), "c2", "two")
+        others = [Scope("app", f"user {number}") for number in range(3)]
+        for user in others:
+            await save(store, user.for_session("s"), "c1", "three")
+        assert await store.users() == (*others, ALICE)
+        assert await store.users(limit=2) == tuple(others[:2])
+        assert await store.users(after=others[1]) == (others[2], ALICE)
+        await store.forget(others[0])
+        await store.forget(others[1].for_session("s"))
+        await store.delete(CHAT, last.id)
+        assert await store.users() == (others[2], ALICE), "one of two sessions is left"
+        await store.delete(ALICE.for_session("other"), "c2")
+        assert await store.users() == (others[2],)
+        await store.aclose()
 
 
 async def test_a_store_that_cannot_name_its_users_says_so():

@@ -14,7 +14,7 @@ from loom.stores.postgres import connection, schema
 
 OF_ALL_USERS = {
     "leasing jobs: users who have some that are due": r"SELECT j\.owner FROM jobs AS j WHERE j\.dead_at IS NULL AND j\.run_at",
-    "listing users": r"SELECT namespace, user_id FROM users WHERE \(namespace, user_id\) >",
+    "listing users": r"SELECT namespace, user_id FROM (checkpoint_)?users WHERE \(namespace, user_id\) >",
     "listing records without a vector": r"FROM users AS u JOIN records AS r ON r\.owner = u\.owner",
     "exchanging the embedder": r"^DELETE FROM vectors$",
     "counting jobs": r"count\(\*\) FILTER \(WHERE dead_at IS NOT NULL\) FROM jobs",

@@ -2,20 +2,22 @@
 
 import os
 import signal
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
 import anyio
+import anyio.to_thread
 import psycopg
 import pytest
 
 from loom.core.scope import Scope
 from loom.errors import StoreUnavailable
 from loom.protocols.memory_store import Query
-from loom.stores.postgres import PostgresStore, records
+from loom.stores.postgres import PostgresStore, init_schema, records
 from loom.testing.conformance.suite import ALICE, HOUR, a_job, an_episode, listed
 from loom.testing.fakes import START
-from loom.testing.servers import proxy
-from tests.stores.postgres.conftest import new_server, waits_for_a_lock
+from loom.testing.servers import postgres_pair, proxy
+from tests.stores.postgres.conftest import check_installed, new_server, waits_for_a_lock
 from tests.timing import LONG, pass_time, time_flies, until
 
 pytestmark = pytest.mark.anyio
@@ -115,6 +117,99 @@ async def test_a_server_that_crashes_and_comes_back_has_what_it_acknowledged(own
     assert not load.refused  # each call that was hit was made again
     assert "automatic recovery in progress" in (own.folder / "log").read_text()
     await check(load, own.url("loom_app"))
+
+
+@contextmanager
+def full(url):
+    """All connections that others may have are taken, by clients that do nothing."""
+    with ExitStack() as stack:
+        with suppress(psycopg.OperationalError):
+            while True:
+                stack.enter_context(psycopg.connect(url))
+        yield
+
+
+@pytest.fixture
+def small():
+    """A server with few connections."""
+    with new_server(max_connections="12") as server:
+        yield server
+
+
+async def test_a_full_server_is_told_and_what_is_there_goes_on(small):
+    """Who has a connection goes on with it, who has none is told that it is full, and served when it is not."""
+    url = small.url("loom_app")
+    async with PostgresStore(url, pool_size=4) as busy, PostgresStore(url, timeout=LONG) as idle:
+        await busy.put(ALICE, an_episode("e0"))
+        with full(url):
+            async with anyio.create_task_group() as tasks:
+                for number in range(1, 13):  # more callers than connections, and no more to be had
+                    tasks.start_soon(busy.put, ALICE, an_episode(f"e{number}"))
+            with pytest.raises(StoreUnavailable, match=r"no connection left.*pool_size") as new:
+                await PostgresStore(url).put(ALICE, an_episode("new"))
+            assert new.value.retryable
+
+            async def wait():
+                with pytest.raises(StoreUnavailable, match=r"no connection left.*pool_size") as caught:
+                    await idle.put(ALICE, an_episode("waiting"))
+                assert caught.value.retryable
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(wait)
+                await until(lambda: idle._server._refused)
+                pass_time()
+        await idle.put(ALICE, an_episode("later"))
+        assert sorted(await listed(idle, ALICE)) == sorted(["later", *(f"e{number}" for number in range(13))])
+
+
+async def test_a_role_that_has_its_connections_is_told_so(small):
+    with psycopg.connect(small.url(), autocommit=True) as db:
+        db.execute("ALTER ROLE loom_app CONNECTION LIMIT 1")
+    url = small.url("loom_app")
+    with psycopg.connect(url), pytest.raises(StoreUnavailable, match=r"no connection left.*too many connections"):
+        await PostgresStore(url).put(ALICE, an_episode())
+    async with PostgresStore(url) as store:
+        await store.put(ALICE, an_episode())
+
+
+async def test_a_server_that_fills_up_and_empties_under_load_loses_and_doubles_nothing(small):
+    url = small.url("loom_app")
+
+    async def fill():
+        with full(url):
+            with psycopg.connect(small.url(), autocommit=True) as db:
+                db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'load'")
+            with full(url):  # what became free, where the load was not faster
+                pass
+
+    async with PostgresStore(f"{url}?application_name=load", pool_size=3) as store:
+        load = await under_load(store, fill)
+    await check(load, url)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["in good order", "as a crash"])
+async def test_a_server_that_is_restarted_under_load_loses_and_doubles_nothing(how):
+    """All of it is away for a while, unlike after a crash of one process: nobody listens at its port."""
+    check_installed()
+    with postgres_pair(sync=False, fsync="on") as pair:
+        await init_schema(pair.primary.url())
+        url = pair.primary.url("loom_app")
+
+        async def restart():
+            def away():
+                process = pair.primary._process
+                process.send_signal(how)
+                process.wait()
+                with pytest.raises(psycopg.OperationalError):
+                    psycopg.connect(url)
+                pair.primary.start()
+
+            await anyio.to_thread.run_sync(away)
+
+        async with PostgresStore(url, pool_size=3, timeout=LONG) as store:
+            load = await under_load(store, restart)
+        assert not load.refused, "each call that was hit was made again"
+        await check(load, url)
 
 
 class Careless(PostgresStore):

@@ -55,7 +55,13 @@ async def test_forget_leaves_no_row(server):
     async with PostgresStore(server.app, clock=FakeClock()) as store:
         await write_everything(store, BOB)
         only_bob = server.rows()
-        of_sessions = {"checkpoint_nodes", "checkpoint_parts", "checkpoint_indexed", "checkpoint_entry_ids"}
+        of_sessions = {
+            "checkpoint_nodes",
+            "checkpoint_parts",
+            "checkpoint_indexed",
+            "checkpoint_entry_ids",
+            "checkpoint_users",
+        }
         assert {table for table, rows in only_bob.items() if not rows} == of_sessions
         await write_everything(store, ALICE)
         receipt = await store.forget(ALICE)

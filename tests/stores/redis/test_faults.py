@@ -109,11 +109,12 @@ async def kill_connections(admin):
         await admin._link.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
 
-async def test_a_server_that_is_killed_and_comes_back_loses_and_doubles_nothing(own_server):
+@pytest.mark.parametrize("how", ["kill", "stop"])
+async def test_a_server_that_ends_and_comes_back_loses_and_doubles_nothing(own_server, how):
     server = own_server(appendfsync="always")
 
     async def restart():
-        server.kill()
+        getattr(server, how)()
         server.start()
 
     async with aclosing(Load(server.url(), restart)) as load:

@@ -24,10 +24,11 @@ from loom.stores import checkpoints as kernel
 from loom.stores._packed import LogSlice
 from loom.stores.base import reading
 from loom.stores.checkpoints import Action, BaseCheckpointStore, Matching, Saved, T, TreeLink, TreePort
-from loom.stores.postgres.connection import FORGET_MARKS, Database, one, owner_of, rows, run
+from loom.stores.postgres.connection import FORGET_MARKS, Database, all_users, one, owner_of, rows, run
 from loom.stores.postgres.schema import SCHEMA, UNSWEPT, Guard, guarded
 
 _KEEP = (
+    "WITH named AS (INSERT INTO checkpoint_users VALUES (%s, %s, %s) ON CONFLICT (owner) DO NOTHING) "
     "INSERT INTO checkpoint_parts (owner, hash, body, uses) SELECT %s, * FROM unnest(%s::bytea[], %s::bytea[], "
     "%s::bigint[]) ON CONFLICT (owner, hash) DO UPDATE SET uses = checkpoint_parts.uses + excluded.uses"
 )
@@ -119,6 +120,11 @@ class PostgresCheckpointStore(BaseCheckpointStore):
     async def _step(self, scope: Scope, action: Action[T], *, writes: bool) -> T:
         return await self._server.work(scope, lambda db: action(_PostgresSaves(db, scope)), writes=writes)
 
+    async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
+        """Users who have sessions here, sorted by namespace and user, starting after `after`."""
+        kernel.check_limit(limit)
+        return await self._server.work(None, lambda db: all_users(db, after, limit, table="checkpoint_users"))
+
     async def forget(self, scope: Scope | str) -> Receipt:
         """Remove the sessions of a user, or one of them; says what was removed and what is pending."""
         receipt = await super().forget(scope)
@@ -135,7 +141,7 @@ class _PostgresSaves(TreePort[int]):
     """The saves of one user, inside a transaction that the caller holds."""
 
     def __init__(self, db: Database, scope: Scope) -> None:
-        self._db, self._owner = db, owner_of(scope)
+        self._db, self._scope, self._owner = db, scope, owner_of(scope)
 
     async def find(self, session_id: str, *ids: str | None) -> list[Saved[int] | None]:
         found: list[Saved[int] | None] = []
@@ -225,7 +231,8 @@ class _PostgresSaves(TreePort[int]):
     async def write(self, checkpoint: Checkpoint, entries: Sequence[LogEntry], parent: int | None) -> None:
         owner, packed = self._owner, packing.pack_entries(entries)
         bodies, uses = packed.bodies, Counter(packed.hashes)
-        await run(self._db, _KEEP, owner, list(bodies), list(bodies.values()), [uses[hash] for hash in bodies])
+        named = (owner, self._scope.namespace, self._scope.user_id)
+        await run(self._db, _KEEP, *named, owner, list(bodies), list(bodies.values()), [uses[hash] for hash in bodies])
         await run(
             self._db,
             "INSERT INTO checkpoint_nodes (owner, node, parent, session_id, id, data, size, parts, entries) "
@@ -252,6 +259,9 @@ class _PostgresSaves(TreePort[int]):
             "(SELECT 1 FROM checkpoint_nodes AS n WHERE n.owner = %s AND n.session_id = i.session_id))"
         )
         await self._drop_index([id for (id,) in await rows(db, sql, owner, [*gone], owner)])
+        sql = "DELETE FROM checkpoint_users WHERE owner = %s AND NOT EXISTS "
+        sql += "(SELECT 1 FROM checkpoint_nodes AS n WHERE n.owner = %s AND n.session_id IS NOT NULL)"
+        await run(db, sql, owner, owner)
 
 
 def _checkpoint(node: int, data: bytes) -> Checkpoint:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequ
 from contextlib import asynccontextmanager, contextmanager
 from hashlib import sha256
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 from uuid import UUID, uuid4
 
@@ -20,7 +20,7 @@ from loom.stores.base import damage_at
 
 # Which rows belong to whom: a user as one number of fixed size, and what a scope may see.
 
-_AFTER = "SELECT namespace, user_id FROM users WHERE (namespace, user_id) > (%s, %s) ORDER BY 1, 2 LIMIT %s"
+_AFTER = "SELECT namespace, user_id FROM {} WHERE (namespace, user_id) > (%s, %s) ORDER BY 1, 2 LIMIT %s"
 
 
 def owner_of(scope: Scope) -> UUID:
@@ -28,10 +28,12 @@ def owner_of(scope: Scope) -> UUID:
     return UUID(bytes=_digest(scope)[:16])
 
 
-async def all_users(db: Database, after: Scope | None, limit: int) -> tuple[Scope, ...]:
+async def all_users(
+    db: Database, after: Scope | None, limit: int, *, table: Literal["users", "checkpoint_users"] = "users"
+) -> tuple[Scope, ...]:
     """Users of whom something was written, by namespace and user, from behind `after`."""
     last = ("", "") if after is None else (after.namespace, after.user_id)
-    found = await (await db.execute(_AFTER, (*last, limit))).fetchall()
+    found = await (await db.execute(_AFTER.format(table), (*last, limit))).fetchall()
     return tuple(Scope(namespace, user_id) for namespace, user_id in found)
 
 
@@ -81,10 +83,9 @@ FORGET_MARKS = "DELETE FROM marks WHERE owner = %s"
 _MARKED = "SELECT number, '{mark}' = ANY(latest) FROM marks WHERE owner = '{owner}'"
 # Who waited for a lock has to see what the one before wrote; who searches, the same in every statement.
 _NEWEST, _UNCHANGED = "READ COMMITTED", "REPEATABLE READ"
-_PASSING = (
-    "starting up", "shutting down", "too many clients", "remaining connection slots", "recovery mode",
-    "not yet accepting connections",
-)  # fmt: skip
+_FULL = ("too many clients", "too many connections", "remaining connection slots", "no more connections allowed")
+"""What servers, roles, databases and poolers say that have no connection left."""
+_PASSING = ("starting up", "shutting down", "recovery mode", "not yet accepting connections")
 _SLICE = 1.0
 """Seconds that a call waits for the pool before it asks again; a pool that could not connect tries anew when asked."""
 _PAUSE, _LONGEST_PAUSE = 0.02, 0.5
@@ -302,6 +303,11 @@ def _store_error(error: Any, where: str, needed: str) -> StoreError:
             "postgresql://HOST1,HOST2/DB, and try again"
         )
     if isinstance(error, OperationalError):
+        if any(word in answer for word in _FULL):
+            return StoreUnavailable(
+                f"{where} has no connection left: {answer}; try again, and let it allow more (max_connections), or "
+                "let stores take fewer (pool_size, or a pooler)"
+            )
         if error.sqlstate is None and "FATAL:" in answer and not any(word in answer for word in _PASSING):
             return StoreError(
                 f"{where} refused the connection: {answer}; check the user, the password and the database"
@@ -371,6 +377,8 @@ class Server:
         self._notes: tuple[str, ...] = ()
         self._hosts = 1
         self._is_closed = False
+        self._refused: Exception | None = None
+        """Why the last connection could not be made."""
         self._floors = Floors()
         self._replica: Server | None = None
         self._rests_until, self._replica_note = 0.0, ""
@@ -428,10 +436,29 @@ class Server:
                 **({} if self._address.prepares else {"prepare_threshold": None}),
             },
             configure=access.prepare or take_packed,
+            connection_class=self._noting(),
             open=False,
         )
         await pool.open()
         return pool
+
+    def _noting(self) -> type[Database]:
+        """Connections that tell why one could not be made: a pool only logs it."""
+        from psycopg import AsyncConnection, Error  # noqa: PLC0415
+
+        def note(error: Exception) -> None:
+            self._refused = error
+
+        class Noting(AsyncConnection[Row]):
+            @classmethod
+            async def connect(cls, *args: Any, **options: Any) -> Any:
+                try:
+                    return await super().connect(*args, **options)
+                except Error as error:
+                    note(error)
+                    raise
+
+        return Noting
 
     # -- calls that are made again where a connection is lost ----------------------------------------------
 
@@ -708,8 +735,8 @@ class Server:
             except PoolTimeout:
                 if left > _SLICE:
                     continue
-                if pool.get_stats().get("connections_errors", 0) > failed:
-                    raise StoreUnavailable(f"{self.name} cannot be reached; try again when it answers") from None
+                if pool.get_stats().get("connections_errors", 0) > failed and self._refused is not None:
+                    raise self._refused from None
                 raise
         try:
             async with db:

@@ -205,13 +205,23 @@ CREATE TABLE marks (
 """
 """The marks of each user's latest writes: whether one was committed whose answer got lost."""
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH)
+_FIFTH = """
+CREATE TABLE checkpoint_users (
+    owner uuid PRIMARY KEY,
+    namespace text COLLATE "C" NOT NULL,
+    user_id text COLLATE "C" NOT NULL
+);
+CREATE INDEX checkpoint_users_by_name ON checkpoint_users (namespace, user_id);
+"""
+"""The names of users who have sessions: a memory may know nothing of them."""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH)
 """Step n leads from version n to n + 1. A step that was released is never changed."""
 VERSION = len(MIGRATIONS)
 
 TABLES = (
     "users", "records", "keys", "postings", "lengths", "vectors", "jobs", "checkpoint_nodes", "checkpoint_parts",
-    "checkpoint_indexed", "checkpoint_entry_ids", "marks",
+    "checkpoint_indexed", "checkpoint_entry_ids", "checkpoint_users", "marks",
 )  # fmt: skip
 """The tables that hold users' data."""
 
@@ -224,8 +234,8 @@ UNSWEPT = (
 
 SCOPED = "scope"
 EVERYBODY = "everybody"
-FOR_EVERYBODY = {"users": "SELECT", "records": "SELECT", "vectors": "ALL", "jobs": "ALL"}
-"""What a transaction for all users may do: lease jobs, exchange vectors and list records without one."""
+FOR_EVERYBODY = {"users": "SELECT", "records": "SELECT", "vectors": "ALL", "jobs": "ALL", "checkpoint_users": "SELECT"}
+"""What a transaction for all users may do: list users, lease jobs, exchange vectors and list records without one."""
 
 ONE_ROLE = "one_role"
 """The name of the value that says that a schema was made for one role, and whom that acts as."""

@@ -16,18 +16,26 @@ from loom.stores import _packed as packing
 from loom.stores import checkpoints as kernel
 from loom.stores._packed import LogSlice
 from loom.stores._sql import to_micros
-from loom.stores.base import DamagedData, reading
+from loom.stores.base import DamagedData, owner, reading
 from loom.stores.checkpoints import Action, BaseCheckpointStore, CheckpointPort, Matching, Removed, Saved, T
 from loom.stores.redis.cluster import RedisPlace
 from loom.stores.redis.connection import Argument, Guarantees, RedisConnection
-from loom.stores.redis.schema import USER_KEYS, CheckpointNames, id_bytes, session_name, store_names
+from loom.stores.redis.schema import (
+    USER_KEYS,
+    CheckpointNames,
+    id_bytes,
+    pack_owner,
+    session_name,
+    store_names,
+    unpack_owner,
+)
 from loom.stores.redis.store import FILES, server_labels
 
 # The Lua of checkpoints: each script is one step that no other client sees half of.
 #
 # A node is one save: the entries it brought, and the checkpoint behind them. A node whose checkpoint was removed stays
 # while another continues its log. Nodes are named by 16 digits that rise and are never used again; a session by the 64
-# digits of a hash. KEYS are a counter of all saves, and then what one user has:
+# digits of a hash. KEYS are a counter of all saves, what one user has, and the names of all users by their digest:
 #
 # - sessions: session to the time in microseconds at which it is over, or inf
 # - order: session, node and id in one text, so that the checkpoints of a session are a range in the order of saving
@@ -39,7 +47,7 @@ from loom.stores.redis.store import FILES, server_labels
 #   complete. Only of sessions that were asked for it.
 
 _SEEING = """
-local number, sessions, order, ids, data, entries, links, children, used, parts, uses, held, upto =
+local number, sessions, order, ids, data, entries, links, children, used, parts, uses, held, upto, users =
   unpack(KEYS)
 local now = ARGV[1]
 
@@ -144,15 +152,25 @@ for _, session in ipairs(redis.call('ZRANGEBYSCORE', sessions, '-inf', now)) do
   remove(redis.call('ZRANGEBYLEX', order, '[' .. session, '[' .. session .. ':'))
 end
 
--- The server drops everything of a user by itself when their last session is over.
+-- The server drops everything of a user by itself when their last session is over; their name, if it can.
 local function settle()
-  local last = redis.call('ZREVRANGE', sessions, 0, 0, 'WITHSCORES')[2]
-  for place = 2, last and #KEYS or 0 do
-    if last == 'inf' then
-      redis.call('PERSIST', KEYS[place])
+  local last, digest = redis.call('ZREVRANGE', sessions, 0, 0, 'WITHSCORES')[2], string.sub(sessions, -64)
+  if not last then
+    redis.call('HDEL', users, digest)
+    return
+  end
+  local left = last ~= 'inf' and string.format('%.0f', math.ceil((last - now) / 1000))
+  for place = 2, #KEYS - 1 do
+    if left then
+      redis.call('PEXPIRE', KEYS[place], left)
     else
-      redis.call('PEXPIRE', KEYS[place], string.format('%.0f', math.ceil((last - now) / 1000)))
+      redis.call('PERSIST', KEYS[place])
     end
+  end
+  if left then
+    redis.pcall('HPEXPIRE', users, left, 'FIELDS', 1, digest)
+  else
+    redis.pcall('HPERSIST', users, 'FIELDS', 1, digest)
   end
 end
 """
@@ -316,7 +334,7 @@ return held_of(session, 7 + count)
 
 ADD = _writes("""
 -- ARGV: now, when the session is over, the session, the id; which node is its newest; session and id of the parent, and
--- its node; the checkpoint, the entries, their number, their hashes; each part behind its hash.
+-- its node; the checkpoint, the entries, their number, their hashes; the user's name; each part behind its hash.
 -- Returns 0, and adds nothing, if another client was faster.
 local session, id, parent, hashes = ARGV[3], ARGV[4], ARGV[7], ARGV[11]
 local is_stale = newest(session) ~= ARGV[5] or redis.call('HEXISTS', ids, session .. id) == 1
@@ -333,7 +351,8 @@ redis.call('HSET', entries, node, ARGV[9])
 redis.call('HSET', links, node, parent .. ' ' .. ARGV[10])
 if parent ~= '' then redis.call('HINCRBY', children, parent, 1) end
 redis.call('HSET', used, node, hashes)
-for place = 12, #ARGV, 2 do redis.call('HSETNX', parts, ARGV[place], ARGV[place + 1]) end
+redis.call('HSET', users, string.sub(sessions, -64), ARGV[12])
+for place = 13, #ARGV, 2 do redis.call('HSETNX', parts, ARGV[place], ARGV[place + 1]) end
 each_hash(node, function(hash) redis.call('HINCRBY', uses, hash, 1) end)
 settle()
 return 1
@@ -423,6 +442,20 @@ class RedisCheckpointStore(BaseCheckpointStore):
         found = await self._link.guarantees()
         return {**server_labels(found, self._names.prefix), "retention": f"sessions are kept {kept}"}
 
+    async def users(self, *, after: Scope | None = None, limit: int = 100) -> tuple[Scope, ...]:
+        """Users who have sessions here, sorted by namespace and user, starting after `after`."""
+        kernel.check_limit(limit)
+        held = await self._link.calls([("HVALS", part.users) for part in self._names.parts])
+        named = sorted((unpack_owner(data) for users in held for data in users), key=owner)
+        found: list[Scope] = []
+        for user in named if after is None else (user for user in named if owner(user) > owner(after)):
+            # A server that cannot drop a name by itself may have that of a user whose sessions are over.
+            if await self.sessions(user, limit=1):
+                found.append(user)
+            if len(found) == limit:
+                break
+        return tuple(found)
+
     async def _step(self, scope: Scope, action: Action[T], *, writes: bool) -> T:
         saves = _RedisSaves(self._link, self._names, scope, self._clock, self._ttl)
         answer = await action(saves)
@@ -443,7 +476,7 @@ class _RedisSaves(CheckpointPort[bytes]):
         self, link: RedisConnection, names: CheckpointNames, scope: Scope, clock: Clock, ttl: timedelta | None
     ) -> None:
         bucket = names.bucket(scope)
-        self._link, self._keys, self._scope = link, (bucket.number, *bucket.user(scope)), scope
+        self._link, self._keys, self._scope = link, (bucket.number, *bucket.user(scope), bucket.users), scope
         self._clock, self._ttl = clock, ttl
         self.key = bucket.number
         self.has_written = False
@@ -520,6 +553,7 @@ class _RedisSaves(CheckpointPort[bytes]):
             session = self._name(parent.checkpoint.session_id).encode()
             arguments += [session + id_bytes(parent.checkpoint.id), parent.key]
         arguments += [to_bytes(checkpoint_to_dict(checkpoint)), packed.entries, len(entries), b"".join(packed.hashes)]
+        arguments += [pack_owner(self._scope)]
         for hash, body in packed.bodies.items():
             arguments += [hash, body]
         return bool(await self._change(ADD, *arguments))

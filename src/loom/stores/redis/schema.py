@@ -239,6 +239,19 @@ class CheckpointNames:
         """A counter of all saves, which never goes back; on a cluster, of those of a bucket."""
         return f"{self.prefix}:checkpoint_number"
 
+    @property
+    def users(self) -> str:
+        """Digest of a user who has sessions to namespace and user id; on a cluster, of those of a bucket."""
+        return f"{self.prefix}:checkpoint_users"
+
+    @property
+    def parts(self) -> Sequence[CheckpointNames]:
+        """The keys of every bucket; on a single server the store is its only one."""
+        if self.buckets is None:
+            return (self,)
+        count = self.buckets
+        return tuple(CheckpointNames(bucket_prefix(self.prefix, number, count)) for number in range(count))
+
     def bucket(self, scope: Scope) -> CheckpointNames:
         """The keys of the bucket of a user; on a single server, of the store."""
         if self.buckets is None:
