@@ -212,6 +212,24 @@ async def test_a_server_that_is_restarted_under_load_loses_and_doubles_nothing(h
         await check(load, url)
 
 
+async def test_a_connection_that_ends_among_several_statements_is_lost_as_any_other(server):
+    """The driver then says that it cannot leave its pipeline, and not that the server has ended."""
+    attempts = []
+
+    async def work(db):
+        attempts.append(db)
+        if len(attempts) == 1:
+            db.pgconn.enter_pipeline_mode()
+            db.pgconn.send_query_params(b"SELECT 1", [])
+            db.pgconn.exit_pipeline_mode()
+        return (await (await db.execute("SELECT 7")).fetchone())[0]
+
+    async with PostgresStore(server.app) as store:
+        assert await store._server.work(ALICE, work, writes=True) == 7
+    assert len(attempts) == 2
+    assert attempts[0].closed
+
+
 class Careless(PostgresStore):
     """Makes no call again, and acknowledges what was lost."""
 

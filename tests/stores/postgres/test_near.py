@@ -10,7 +10,7 @@ from loom.core.filter import Eq
 from loom.protocols.memory_store import Query
 from loom.stores.postgres import PostgresStore, init_schema, search
 from loom.stores.postgres.connection import owner_of
-from loom.stores.postgres.schema import SCHEMA, as_owner
+from loom.stores.postgres.schema import SCHEMA, VERSION, as_owner
 from loom.stores.postgres.search import Known, index_large_users, index_name, look, packed
 from loom.testing.conformance.suite import ALICE, BOB, an_episode
 
@@ -146,7 +146,7 @@ async def test_describe_says_what_is_in_effect(store, server):
     assert told["durability"].startswith("not safe from a power cut: fsync=off")
     assert told["isolation"] == "row-level security forced, role loom_app (bound by it)"
     assert told["index"] == "exact; 599 records, 599 vectors"
-    assert (told["embedder"], told["schema"]) == ("test:16 (16 numbers)", "loom, format 4")
+    assert (told["embedder"], told["schema"]) == ("test:16 (16 numbers)", f"loom, format {VERSION}")
     await index(server)
     assert (await store.describe())["index"].startswith("HNSW for 1 users, exact for the others; 599")
     off, on = (f"ALTER TABLE loom.keys {how} ROW LEVEL SECURITY" for how in ("NO FORCE", "FORCE"))

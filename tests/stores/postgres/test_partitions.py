@@ -17,7 +17,7 @@ from loom.errors import StoreError, StoreUnavailable, UsageError
 from loom.protocols.memory_store import Query
 from loom.stores.postgres import PostgresCheckpointStore, PostgresStore, init_schema, partitions
 from loom.stores.postgres.connection import owner_of
-from loom.stores.postgres.schema import MIGRATIONS, SCHEMA, TABLES, as_owner
+from loom.stores.postgres.schema import MIGRATIONS, SCHEMA, TABLES, VERSION, as_owner
 from loom.stores.postgres.search import index_large_users, index_name
 from loom.testing.conformance import CheckpointStoreSuite, MemoryStoreSuite
 from loom.testing.conformance.checkpoint_store import CHAT, save_turns, texts_of
@@ -305,7 +305,7 @@ async def test_users_are_moved_from_one_number_to_another_and_nothing_is_lost(mo
             await init_schema(moved.admin, partitions=amount, progress=lambda *done: told.append(done))
             assert everything(moved) == before
             assert len(await listed(store, Scope(user_id="user 3"))) == 3  # one that was open all the time
-        assert (await store.describe())["schema"] == "loom, format 4, 2 partitions"
+        assert (await store.describe())["schema"] == f"loom, format {VERSION}, 2 partitions"
     assert told[:3] == [(5, 12), (10, 12), (12, 13)]
     await check_all(moved.app, 12)
     assert moved.execute("SELECT nspname FROM pg_namespace WHERE starts_with(nspname, 'loom')") == [("loom",)]
@@ -359,7 +359,7 @@ async def test_a_move_that_is_killed_goes_on_and_stores_refuse_until_then(batche
         assert told[0][0] > 3 * batches, "progress starts where it was"
         assert everything(moved) == before
         assert await store.count(Scope(user_id="user 1")) == 3
-        assert (await store.describe())["schema"] == "loom, format 4, 5 partitions"
+        assert (await store.describe())["schema"] == f"loom, format {VERSION}, 5 partitions"
     await check_all(moved.app, 9)
 
 

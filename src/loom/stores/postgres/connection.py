@@ -322,14 +322,18 @@ def _too_long(where: str) -> StoreUnavailable:
 
 def _is_lost(error: BaseException, db: Database | None, hosts: int) -> bool:
     """Whether the server went away, or is the primary no more: another connection may do what this one could not."""
-    from psycopg import OperationalError, errors  # noqa: PLC0415
+    from psycopg import OperationalError, errors, pq  # noqa: PLC0415
 
     if isinstance(error, errors.ReadOnlySqlTransaction):
         return hosts > 1
     # Who slept in a transaction until the server ended it, is not helped by another.
     if not isinstance(error, OperationalError) or isinstance(error, errors.IdleInTransactionSessionTimeout):
         return False
-    return db is not None and (db.closed or (error.sqlstate or "").startswith(("08", "57P")))
+    if db is None:
+        return False
+    # A server that ends while it is sent several statements: the driver then says that it cannot leave its pipeline.
+    is_stuck = error.sqlstate is None and db.pgconn.pipeline_status != pq.PipelineStatus.OFF
+    return db.closed or is_stuck or (error.sqlstate or "").startswith(("08", "57P"))
 
 
 class Floors:
