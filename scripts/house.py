@@ -225,8 +225,9 @@ def diagram(modules: Mapping[str, Module], project: Mapping[str, Any]) -> str:
         summaries = {name: modules[f"loom.{name}"].summary.replace("`", "") for name in layer}
         nodes = [f'    {name}["{name}<br/><small>{summary}</small>"]' for name, summary in summaries.items()]
         is_alone = len(layer) == 1
-        lines += nodes if is_alone else ["    subgraph siblings [ ]", *(f"    {node}" for node in nodes), "    end"]
-        ends.append(layer[0] if is_alone else "siblings")
+        group = f"beside_{layer[0]}"  # a name of its own: groups with one name would be drawn as one
+        lines += nodes if is_alone else [f"    subgraph {group} [ ]", *(f"    {node}" for node in nodes), "    end"]
+        ends.append(layer[0] if is_alone else group)
     lines += [f"    {upper} --> {lower}" for upper, lower in pairwise(ends)]
     return "\n".join([*lines, "```", ""])
 

@@ -1,11 +1,13 @@
 """The counts that may only fall, and the layout table of the contributors' guide."""
 
 import json
+import re
 import textwrap
+import tomllib
 
 import pytest
 
-from scripts.house import main, measure, read_package, with_section
+from scripts.house import ROOT, diagram, main, measure, read_package, with_section
 
 PROJECT = """
 [[tool.importlinter.contracts]]
@@ -82,7 +84,7 @@ def test_update_lowers_the_limits_and_writes_the_layout(house, capsys):
     assert guide.endswith("rest\n")
     house_page = (house / "docs/explanation/architecture.md").read_text()
     assert 'stores["stores<br/><small>Stores of records</small>"]' in house_page
-    assert "siblings --> core" in house_page
+    assert "beside_stores --> core" in house_page
     capsys.readouterr()
     assert main([], root=house) == 0
     assert capsys.readouterr().out == (
@@ -101,3 +103,11 @@ def test_a_figure_that_rises_fails_and_is_never_written(house, capsys):
 def test_a_guide_without_the_marks_is_refused():
     with pytest.raises(SystemExit, match="put them back"):
         with_section("# Guide\n", "layout", "| a |")
+
+
+def test_each_group_of_the_diagram_has_a_name_of_its_own():
+    """Groups with one name would be drawn as one, with an arrow to itself."""
+    drawn = diagram(read_package(ROOT / "src"), tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8")))
+    groups = re.findall(r"subgraph (\w+)", drawn)
+    assert len(groups) == len(set(groups)) > 1
+    assert all(upper != lower for upper, lower in re.findall(r"(\w+) --> (\w+)", drawn))

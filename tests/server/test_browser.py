@@ -171,6 +171,8 @@ def test_everybody_can_use_every_page(browser: Browser, address: str, scheme: An
             part: Any = {"x": 0, "y": 0, "width": width, "height": IN_DOCS[name]}
             opened.screenshot(path=pictures / f"docs-{name}.png", full_page=True, clip=part)
         assert opened.evaluate("document.documentElement.scrollWidth <= window.innerWidth + 1"), name
+        if name == "graph":
+            assert opened.evaluate("(bar => bar.scrollWidth <= bar.clientWidth)(document.querySelector('window-bar'))")
         opened.add_script_tag(path=AXE)
         found = opened.evaluate("axe.run().then(done => done.violations)")
         serious = [

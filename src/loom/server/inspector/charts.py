@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from markupsafe import Markup
@@ -223,7 +223,21 @@ def _day(at: datetime | None) -> str:
     return "open" if at is None else at.date().isoformat()
 
 
-def graph_chart(facts: Sequence[Fact], *, link: str) -> str:
+class GraphFrame(NamedTuple):
+    """Where the names of a graph stand: a circle of few names, whose labels lie beside them, or of many."""
+
+    width: int
+    heights: tuple[int, int]
+    radii: tuple[tuple[int, int], tuple[int, int]]
+    letters: tuple[int, int]
+    is_narrow: bool = False
+
+
+BROAD: Final = GraphFrame(_WIDE, (560, 800), ((300, 215), (250, 250)), (22, 22))
+NARROW: Final = GraphFrame(400, (520, 400), ((135, 205), (95, 95)), (15, 12), is_narrow=True)
+
+
+def graph_chart(facts: Sequence[Fact], *, link: str, frame: GraphFrame = BROAD) -> str:
     """Who and what is connected: names on a circle, larger with more facts, and a line for each fact between two."""
     degree = Counter[str]()
     for fact in facts:
@@ -231,18 +245,21 @@ def graph_chart(facts: Sequence[Fact], *, link: str) -> str:
     names = [name for name, _ in degree.most_common(MOST_NODES)]
     if not names:
         return ""
-    few = len(names) <= _FEW
-    height = 560 if few else 800
-    places = _ring(names, 480, height / 2, (300, 215) if few else (250, 250))
+    many = len(names) > _FEW
+    height = frame.heights[many]
+    places = _ring(names, frame.width / 2, height / 2, frame.radii[many])
     between: dict[tuple[str, str], list[Fact]] = {}
     for fact in facts:
         if fact.subject != fact.object and fact.subject in places and fact.object in places:
             between.setdefault((fact.subject, fact.object), []).append(fact)
-    labelled = len(between) <= _LABELLED
+    labelled = len(between) <= _LABELLED and not frame.is_narrow
     edges = "".join(_edge(several, places, labelled=labelled) for several in between.values())
-    nodes = "".join(_node(name, degree[name], places[name], few=few, link=link) for name in places)
+    label = _turned_label if many else _label_below if frame.is_narrow else _label_beside
+    nodes = "".join(
+        _node(name, degree[name], places[name], label, letters=frame.letters[many], link=link) for name in places
+    )
     return (
-        f'<svg class="graph" viewBox="0 0 {_WIDE} {height}" role="group" '
+        f'<svg class="graph{" narrow" if frame.is_narrow else ""}" viewBox="0 0 {frame.width} {height}" role="group" '
         f'aria-label="{len(names)} names and {sum(map(len, between.values()))} facts between them">{edges}{nodes}</svg>'
     )
 
@@ -279,27 +296,44 @@ def _edge(facts: Sequence[Fact], places: Mapping[str, Spot], *, labelled: bool) 
     return f"<g><title>{told}</title>{line}{f'{text}{label}</text>' if labelled else ''}</g>"
 
 
-def _node(name: str, facts: int, spot: Spot, *, few: bool, link: str) -> str:
-    x, y, turn = spot
+def _node(
+    name: str, facts: int, spot: Spot, label: Callable[[Spot, float, str], str], *, letters: int, link: str
+) -> str:
     size = min(6 + 4 * math.sqrt(facts), 26.0)
-    label, centred = escape(_cut(name, 22)), turn == 0
-    right = math.cos(math.radians(turn)) >= 0
-    side, anchor = (1, "start") if right else (-1, "end")
-    if centred:
-        text = f'<text class="name" x="{x:.1f}" y="{y - size - 6:.1f}" text-anchor="middle">{label}</text>'
-    elif few:
-        text = (
-            f'<text class="name" x="{x + side * (size + 6):.1f}" y="{y + 4:.1f}" text-anchor="{anchor}">{label}</text>'
-        )
-    else:
-        angle = turn if right else turn + 180
-        place = f'transform="translate({x:.1f} {y:.1f}) rotate({angle:.1f})" x="{side * (size + 5):.1f}" y="4"'
-        text = f'<text class="name" {place} text-anchor="{anchor}">{label}</text>'
+    words = escape(_cut(name, letters))
+    text = _label_above(spot, size, words) if spot[2] == 0 else label(spot, size, words)
     count = f"{facts} fact{'' if facts == 1 else 's'}"
     return (
         f'<a href="{escape(link.format(name=quote(name, safe="")))}"><g><title>{escape(name)}: {count}</title>'
-        f'<circle class="node" cx="{x:.1f}" cy="{y:.1f}" r="{size:.1f}"/>{text}</g></a>'
+        f'<circle class="node" cx="{spot[0]:.1f}" cy="{spot[1]:.1f}" r="{size:.1f}"/>{text}</g></a>'
     )
+
+
+def _side(spot: Spot) -> tuple[int, str]:
+    """On which side of its name a label stands, and from where it is written."""
+    return (1, "start") if math.cos(math.radians(spot[2])) >= 0 else (-1, "end")
+
+
+def _label_above(spot: Spot, size: float, words: str) -> str:
+    return f'<text class="name" x="{spot[0]:.1f}" y="{spot[1] - size - 6:.1f}" text-anchor="middle">{words}</text>'
+
+
+def _label_below(spot: Spot, size: float, words: str) -> str:
+    return f'<text class="name" x="{spot[0]:.1f}" y="{spot[1] + size + 14:.1f}" text-anchor="middle">{words}</text>'
+
+
+def _label_beside(spot: Spot, size: float, words: str) -> str:
+    side, anchor = _side(spot)
+    x, y = spot[0] + side * (size + 6), spot[1] + 4
+    return f'<text class="name" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{words}</text>'
+
+
+def _turned_label(spot: Spot, size: float, words: str) -> str:
+    x, y, turn = spot
+    side, anchor = _side(spot)
+    angle = turn if side > 0 else turn + 180
+    place = f'transform="translate({x:.1f} {y:.1f}) rotate({angle:.1f})" x="{side * (size + 5):.1f}" y="4"'
+    return f'<text class="name" {place} text-anchor="{anchor}">{words}</text>'
 
 
 # -- the windows of requests

@@ -40,8 +40,10 @@ from loom.server.http.guard import Refusal
 from loom.server.inspector.charts import (
     ABOVE,
     BESIDE,
+    BROAD,
     LIVES_LEGEND,
     MOST_NODES,
+    NARROW,
     TimeSpan,
     drawn,
     graph_chart,
@@ -504,7 +506,8 @@ async def graph(request: Request, user: str) -> Response:
     counted = Counter[str]()
     for fact in found:
         counted.update({fact.subject, fact.object})
-    chart = graph_chart(found, link=f"{base_of(user)}/facts?subject={{name}}")
+    link = f"{base_of(user)}/facts?subject={{name}}"
+    chart = "".join(graph_chart(found, link=link, frame=frame) for frame in (BROAD, NARROW))
     return page(
         request,
         "graph.html",
