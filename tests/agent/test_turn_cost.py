@@ -95,6 +95,19 @@ async def test_a_turn_reads_and_commits_the_same_however_long_the_conversation_i
     assert abs(late["rows"] - early["rows"]) <= 10, "the layer that grows has ten records"
 
 
+async def test_a_new_user_reads_little_more_while_nothing_can_be_recalled(tmp_path: Path, done: Counter[str]) -> None:
+    turn = await _last(f"sqlite:{tmp_path / 'new.db'}", done)
+    assert turn["commits"] == 2
+    assert turn["views"] <= 7, "episodes of sessions, facts and blocks, and whether anything fits the filter"
+
+
+async def test_a_turn_makes_no_record_of_its_layers_twice(tmp_path: Path, done: Counter[str]) -> None:
+    url = f"sqlite:{tmp_path / 'again.db'}"
+    await _user(url, 400)
+    turn = await _last(url, done, TURNS * 3)
+    assert turn["rows"] <= 20, "what the turn before wrote, and what it moved: two layers hold sixty records"
+
+
 async def test_the_first_turn_after_an_import_leaves_the_backlog_alone(tmp_path: Path, done: Counter[str]) -> None:
     url = f"sqlite:{tmp_path / 'imported.db'}"
     await _user(url, 400, settled=False)

@@ -14,12 +14,10 @@ from loom.memory._recall.rank import (
     WEIGHTS,
     Candidates,
     QuestionHints,
+    StatementWords,
     looks_up,
     named_speakers,
     questions_in,
-    shared_head,
-    shared_pairs,
-    shared_share,
     trust_in_words,
     without_names,
 )
@@ -242,17 +240,22 @@ def test_a_long_turn_without_an_end_is_searched_for_questions_once():
 
 
 def test_pairs_count_once_and_in_order():
-    assert shared_pairs(["the", "red", "car", "is", "red"], ["a", "red", "car", "and", "the", "red", "one"]) == 2
-    assert shared_pairs(["red", "car"], ["car", "red"]) == 0
+    assert (
+        StatementWords(["the", "red", "car", "is", "red"])
+        .compare(["a", "red", "car", "and", "the", "red", "one"])
+        .pairs
+        == 2
+    )
+    assert StatementWords(["red", "car"]).compare(["car", "red"]).pairs == 0
+    assert StatementWords(["very", "very", "red"]).compare(["a", "very", "very"]).pairs == 1
     assert order([lexical("a", 1), Candidate(id="b", signals={"bm25": 1, "phrase": 2.0})]) == ["b", "a"]
 
 
 def test_a_shared_head_counts_the_more_the_earlier_it_stands():
-    said = ["mia", "goes", "to", "school", "in", "bergen"]
-    begins, ends = shared_head(said, ["mia", "goes", "to", "work"]), shared_head(said, ["a", "school", "in", "bergen"])
-    assert begins > ends > 0
-    assert shared_head(said, ["else"]) == 0
-    assert shared_head(["a", "a"], ["a"]) == 1
+    said = StatementWords(["mia", "goes", "to", "school", "in", "bergen"])
+    assert said.compare(["mia", "goes", "to", "work"]).head > said.compare(["a", "school", "in", "bergen"]).head > 0
+    assert said.compare(["else"]).head == 0
+    assert StatementWords(["a", "a"]).compare(["a"]).head == 1
     assert order([lexical("a", 1), Candidate(id="b", signals={"bm25": 1, "head": 2.0})]) == ["b", "a"]
 
 
@@ -275,7 +278,7 @@ def test_words_that_are_not_trusted_yield_to_meaning():
 
 
 def test_the_share_of_words_in_common():
-    assert shared_share(["a", "b", "b"], ["b", "c"]) == pytest.approx(1 / 3)
-    assert shared_share(["a"], ["a"]) == 1
-    assert shared_share([], []) == 0
+    assert StatementWords(["a", "b", "b"]).compare(["b", "c"]).share == pytest.approx(1 / 3)
+    assert StatementWords(["a"]).compare(["a"]).share == 1
+    assert StatementWords([]).compare([]).share == 0
     assert order([lexical("a", 1), Candidate(id="b", signals={"bm25": 1, "alike": 0.5})]) == ["b", "a"]

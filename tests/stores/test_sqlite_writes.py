@@ -8,8 +8,9 @@ import pytest
 
 from loom.core.filter import Eq
 from loom.engine import open_memory
+from loom.errors import NotFound
 from loom.protocols.memory_store import Query
-from loom.stores.sqlite import SqliteStore, index, records
+from loom.stores.sqlite import SqliteStore, file, index, records
 from loom.stores.sqlite.connection import connect
 from loom.testing.conformance.suite import ALICE, a_fact, an_episode
 
@@ -34,6 +35,35 @@ async def test_the_index_equals_the_records_after_writes_of_many(small_runs):
             found = await store.verify()
             assert found.is_equal, (step, found)
         assert await store.count(ALICE) > 20
+
+
+async def test_a_turn_is_written_with_few_statements(tmp_path, monkeypatch):
+    done: list[str] = []
+
+    def traced(path, **rules):
+        db = connect(path, **rules)
+        db.trace_v2(apsw.SQLITE_TRACE_STMT, lambda event: None if event["trigger"] else done.append(event["sql"]))
+        return db
+
+    monkeypatch.setattr(file, "connect", traced)
+    async with open_memory(f"sqlite:{tmp_path / 'turns.db'}", facts="rules") as memory:
+        for number in range(4):
+            done.clear()
+            await memory.remember(f"I had tea number {number}.", user_id="ann", session_id="s1")
+    assert len(done) <= 20, "\n".join(done)
+
+
+async def test_vectors_go_to_new_records_and_to_old_ones_in_one_write():
+    async with SqliteStore(":memory:") as store:
+        await store.bind("test:2", 2)
+        await store.write_embedded(ALICE, {"e1": [1.0, 0.0]}, put=[an_episode("e1", "tea")])
+        again = {"e1": [0.0, 1.0], "e2": [1.0, 0.0]}
+        await store.write_embedded(ALICE, again, put=[an_episode("e2", "milk")])
+        found = await store.search(ALICE, Query(vector=[1.0, 0.0]))
+        assert [(hit.item.id, hit.why["dense"]) for hit in found] == [("e2", 1.0), ("e1", 0.0)]
+        with pytest.raises(NotFound, match="e3"):
+            await store.write_embedded(ALICE, {"e3": [1.0, 0.0]}, put=[an_episode("e4", "jam")])
+        assert (await store.verify()).is_equal
 
 
 async def test_an_id_that_comes_twice_in_a_write_is_kept_as_it_came_last():

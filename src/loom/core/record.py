@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
 from math import fsum, isfinite
+from operator import attrgetter
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from loom.core.checks import as_utc, check_id, check_share, check_text
@@ -235,9 +236,15 @@ class Erasure:
 def changed(episode: Episode, **fields: Any) -> Episode:
     """A copy with other fields, unchecked: `replace` takes longer, and one recall makes hundreds."""
     copy = object.__new__(Episode)
-    for name in Episode.__slots__:
-        object.__setattr__(copy, name, fields[name] if name in fields else getattr(episode, name))
+    for set_slot, value in zip(_SLOT_SETTERS.values(), _slots_of(episode), strict=True):
+        set_slot(copy, value)
+    for name, value in fields.items():
+        _SLOT_SETTERS[name](copy, value)
     return copy
+
+
+_SLOT_SETTERS = {name: Episode.__dict__[name].__set__ for name in Episode.__slots__}
+_slots_of = attrgetter(*Episode.__slots__)
 
 
 def with_attributes(episode: Episode, more: Mapping[str, Scalar]) -> Episode:

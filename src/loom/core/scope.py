@@ -36,7 +36,13 @@ class Scope:
 
     def for_user(self) -> Scope:
         """The same user, all sessions."""
-        return replace(self, session_id=None)
+        if self.session_id is None:
+            return self
+        user = object.__new__(Scope)  # its ids were checked when this scope was made, and a turn asks often
+        object.__setattr__(user, "namespace", self.namespace)
+        object.__setattr__(user, "user_id", self.user_id)
+        object.__setattr__(user, "session_id", None)
+        return user
 
     def covers(self, other: Scope) -> bool:
         """Whether `other` lies inside this scope: the same user, and the same session if this one names one."""

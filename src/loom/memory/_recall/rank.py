@@ -283,28 +283,42 @@ def asks(text: str) -> bool:
     return last == "?" or (last.isspace() and text[-_BLANKS:].rstrip().endswith("?"))
 
 
-def shared_pairs(question: Sequence[str], text: Sequence[str]) -> int:
-    """The number of word pairs in sequence that two texts share, given as terms: the signal `phrase`.
+class Likeness(NamedTuple):
+    """How much the words of a text are like those of a statement: the signals `phrase`, `head` and `alike`."""
 
-    For a statement that searches for a similar one. A question shares its word order with other questions, not with
-    answers.
-    """
-    return len(set(pairwise(question)) & set(pairwise(text)))
-
-
-def shared_head(question: Sequence[str], text: Sequence[str]) -> float:
-    """How similar the beginnings of two texts are, given as terms: the signal `head`.
-
-    A statement that changes another begins like it, with the subject and the property; the new value comes last. Each
-    shared word counts less the further it is from the beginning of either text.
-    """
-    places = _places(text)
-    return sum(_FADE ** max(place, places[term]) for term, place in _places(question).items() if term in places)
+    pairs: float = 0.0
+    """The number of word pairs in sequence that both have. A question shares its word order with other questions, not
+    with answers, so this is for statements alone."""
+    head: float = 0.0
+    """How similar the beginnings are. A statement that changes another begins like it, with the subject and the
+    property; the new value comes last. Each shared word counts less the further it is from the beginning of either."""
+    share: float = 0.0
+    """The share of their words that both have in common."""
 
 
-def shared_share(question: Sequence[str], text: Sequence[str]) -> float:
-    """The share of their words that two texts have in common, given as terms: the signal `alike`."""
-    return len({*question} & {*text}) / max(1, len({*question, *text}))
+class StatementWords:
+    """The terms of a statement that searches for similar ones, to compare with those of many texts."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words, self._pairs = frozenset(words), frozenset(pairwise(words))
+        self._places: dict[str, int] = {}
+        for place, word in enumerate(words):
+            self._places.setdefault(word, place)
+        self._repeats = any(a == b for a, b in self._pairs)
+
+    def compare(self, text: Sequence[str]) -> Likeness:
+        """How much the terms of a text are like these."""
+        words = set(text)
+        shared = words & self._words
+        if not shared:
+            return Likeness()
+        # A pair that both have takes two words that both have, or one twice.
+        pairs = len(self._pairs.intersection(pairwise(text))) if len(shared) > 1 or self._repeats else 0
+        head = 0.0
+        for word, place in self._places.items():
+            if word in shared:
+                head += _FADE ** max(place, text.index(word))
+        return Likeness(float(pairs), head, len(shared) / (len(words) + len(self._words) - len(shared)))
 
 
 def trust_in_words(words: int, found: Iterable[int]) -> float:
@@ -314,13 +328,6 @@ def trust_in_words(words: int, found: Iterable[int]) -> float:
     """
     most = max(found, default=0)
     return min(1.0, max(most / (_ENOUGH_SHARE * words), most / _ENOUGH_WORDS)) if words else 1.0
-
-
-def _places(words: Sequence[str]) -> dict[str, int]:
-    places: dict[str, int] = {}
-    for place, word in enumerate(words):
-        places.setdefault(word, place)
-    return places
 
 
 def _likely(text: str, speakers: Iterable[str]) -> list[tuple[str, re.Pattern[str]]]:

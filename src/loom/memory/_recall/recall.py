@@ -14,7 +14,7 @@ from loom.core.checks import MAX_QUERY, RANKED
 from loom.core.clock import Clock, from_micros
 from loom.core.doors import Late
 from loom.core.filter import And, Eq, Filter, In, Not, Or, Range
-from loom.core.record import Episode, Excerpt, Fact, Hit, Layer, Record
+from loom.core.record import Episode, Excerpt, Fact, Hit, Layer, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.core.threads import off_loop
 from loom.errors import LoomError, ProviderError, UsageError
@@ -25,6 +25,7 @@ from loom.memory._recall.rank import (
     Prefer,
     QuestionHints,
     Ranked,
+    StatementWords,
     Talk,
     asks,
     looks_up,
@@ -32,9 +33,6 @@ from loom.memory._recall.rank import (
     newest_first,
     rank,
     role_named,
-    shared_head,
-    shared_pairs,
-    shared_share,
     speaker_role,
     trust_in_words,
     without_names,
@@ -49,7 +47,7 @@ from loom.memory._recall.search import (
     search_hybrid,
     without_questions,
 )
-from loom.memory._shared import ARE_CURRENT, POSITION, EmbedderBinding, is_candidate
+from loom.memory._shared import ARE_CURRENT, POSITION, EmbedderBinding, is_candidate, list_together
 from loom.memory._upkeep.summaries import ARE_EPISODES, is_summary
 from loom.memory.config import MemoryLayerConfig
 from loom.memory.results import Recalled
@@ -471,14 +469,15 @@ async def why_empty(store: MemoryStore, scope: Scope, held: int, chosen: Filter 
         rest = f"; {_number(elsewhere, 'record')} of this user {_are(elsewhere)} outside it" if elsewhere else ""
         return (f"nothing is stored for {_owner(scope)}{rest}",)
     # Stores keep facts and blocks apart from episodes, of which there are many more: those are not counted one by one.
-    facts, blocks = [await store.count(scope, where=Eq("kind", kind)) for kind in ("fact", "block")]
-    searched = f"{_number(held - facts - blocks, 'episode')}, {_number(facts, 'fact')}"
+    ((*others,),) = await list_together(store, scope, In("kind", ("fact", "block")))
+    facts = sum(isinstance(record, Fact) for record in others)
+    searched = f"{_number(held - len(others), 'episode')}, {_number(facts, 'fact')}"
     if chosen is not None:
         among = (
             "what fits the filter" if await store.list(scope, where=chosen, limit=1) else "them: none fits the filter"
         )
         return (f"{_owner(scope)} has {searched}; nothing like this is among {among}",)
-    pinned = await store.count(scope, where=And(Eq("kind", "block"), ARE_CURRENT)) if blocks else 0
+    pinned = sum(isinstance(record, WorkingBlock) and ARE_CURRENT.matches(record) for record in others)
     rest = f"; {_number(pinned, 'block')} {_are(pinned)} not searched" if pinned else ""
     return (f"nothing like this is among the records of {_owner(scope)}: {searched}{rest}",)
 
@@ -589,12 +588,9 @@ def _is_statement(question: str) -> bool:
 
 def _as_statement(texts: Sequence[str], statement: list[str]) -> dict[str, NDArray[np.float64]]:
     """The signals that only apply to a statement."""
-    said = [terms(text[:RANKED]) for text in texts]
-    return {
-        "phrase": np.array([float(shared_pairs(statement, words)) for words in said]),
-        "head": np.array([shared_head(statement, words) for words in said]),
-        "alike": np.array([shared_share(statement, words) for words in said]),
-    }
+    words = StatementWords(statement)
+    found = [words.compare(terms(text[:RANKED])) for text in texts]
+    return dict(zip(("phrase", "head", "alike"), np.array(found, np.float64).reshape(-1, 3).T.copy(), strict=True))
 
 
 def _as_candidates(hits: HitColumns, *, is_statement: bool = False) -> Candidates:

@@ -88,15 +88,17 @@ def _settings(config: MemoryConfig, layer: Layer) -> MemoryLayerConfig:
     return (config.l1, config.l2, config.l3, config.l4)[layer - 1]
 
 
-def deserves_promotion(episode: Episode, config: MemoryConfig, *, now: datetime) -> bool:
+def deserves_promotion(episode: Episode, config: MemoryConfig, *, now: datetime, accesses: int | None = None) -> bool:
     """Whether a record moves up: recalled often enough, important, or critical by its content.
 
-    Importance alone moves a record into L2; only the importance-based strategy moves it further.
+    Importance alone moves a record into L2; only the importance-based strategy moves it further. With `accesses`, as if
+    it had been recalled that often.
     """
     if episode.layer == Layer.L4:
         return False
     settings = _settings(config, episode.layer)
-    if settings.promote_threshold and episode.accesses >= settings.promote_threshold:
+    accesses = episode.accesses if accesses is None else accesses
+    if settings.promote_threshold and accesses >= settings.promote_threshold:
         return True
     if episode.layer == Layer.L1 and (is_important(episode, config) or is_critical(episode)):
         return True
@@ -104,7 +106,7 @@ def deserves_promotion(episode: Episode, config: MemoryConfig, *, now: datetime)
         return is_important(episode, config)
     if config.strategy is MemoryStrategyType.TIME_BASED and settings.retention_hours is not None:
         half = timedelta(hours=settings.retention_hours / 2)
-        return episode.accesses > 0 and now - episode.recorded_at >= half
+        return accesses > 0 and now - episode.recorded_at >= half
     return False
 
 
@@ -113,12 +115,21 @@ def revived(episode: Episode, config: MemoryConfig, *, now: datetime) -> Episode
 
     A record of L1 comes back in L2 or not at all: below the threshold of L1 its time there is simply over.
     """
-    if deserves_promotion(episode, config, now=now):
-        return changed(episode, layer=Layer(episode.layer + 1), archived_at=None)
+    layer = _layer_deserved(episode, config, now=now)
+    return None if layer is None else changed(episode, layer=layer, archived_at=None)
+
+
+def _layer_deserved(
+    episode: Episode, config: MemoryConfig, *, now: datetime, accesses: int | None = None
+) -> Layer | None:
+    """The layer that revived() brings a record back into."""
+    accesses = episode.accesses if accesses is None else accesses
+    if deserves_promotion(episode, config, now=now, accesses=accesses):
+        return Layer(episode.layer + 1)
     below = _settings(config, Layer(episode.layer - 1)).promote_threshold if episode.layer > Layer.L1 else 0
-    by_count = bool(below) and episode.accesses >= below
+    by_count = bool(below) and accesses >= below
     stays = by_count or (episode.layer == Layer.L2 and is_important(episode, config))
-    return changed(episode, archived_at=None) if stays else None
+    return episode.layer if stays else None
 
 
 def is_important(episode: Episode, config: MemoryConfig) -> bool:
@@ -226,16 +237,18 @@ class Accesses:
         user, now = scope.for_user(), self._clock.now()
         made = [statement_id(e.id) for e in found.values() if _may_have_successor(e)]
         await self._touches.touch(user, *dict.fromkeys([*found, *made]), at=now)
-        counted = [changed(e, accesses=e.accesses + 1, accessed_at=now) for e in found.values()]
-        returning = [e for e in counted if _may_have_successor(e) and revived(e, self._config, now=now) is not None]
-        coming = {e.id for e in returning}
-        others = [e for e in counted if e.id not in coming]
-        due = frozenset(kind for e in others if (kind := due_kind(e, self._config, now=now)) is not None)
-        back = frozenset(e.id for e in counted if e.archived_at and revived(e, self._config, now=now) is not None)
+        # Mostly nothing becomes due, so that records with the new count are only made where something does.
+        kinds = {e.id: due_kind(e, self._config, now=now, accesses=e.accesses + 1) for e in found.values()}
+        back = frozenset(id for id, kind in kinds.items() if kind == REVIVE)
+        due = frozenset(kind for kind in kinds.values() if kind is not None and kind != REVIVE)
         if not due and not back:
             return
-        if self._hold is not None and self._hold(user, Moves(back, due - {REVIVE})):
+        if self._hold is not None and self._hold(user, Moves(back, due)):
             return
+        counted = [changed(e, accesses=e.accesses + 1, accessed_at=now) for e in found.values()]
+        returning = [e for e in counted if e.id in back and _may_have_successor(e)]
+        coming = {e.id for e in returning}
+        others = [e for e in counted if e.id not in coming]
         jobs: dict[str, Job] = {}
         for record in (*others, *await successors(self._store, user, returning)):
             job = self._due(user, record, now)
@@ -268,14 +281,14 @@ class Moves(NamedTuple):
 NO_MOVES = Moves()
 
 
-def due_kind(record: Episode, config: MemoryConfig, *, now: datetime) -> str | None:
-    """The kind of job that the last access of a record made due, if any."""
+def due_kind(record: Episode, config: MemoryConfig, *, now: datetime, accesses: int | None = None) -> str | None:
+    """The kind of job that the last access of a record made due, if any; with `accesses`, as if it were that one."""
+    accesses = record.accesses if accesses is None else accesses
     if record.archived_at is not None:
-        return REVIVE if revived(record, config, now=now) is not None else None
+        return None if _layer_deserved(record, config, now=now, accesses=accesses) is None else REVIVE
     # Only the access that reaches a threshold queues a job: a program that never runs jobs must not pile them up.
-    before = changed(record, accesses=max(0, record.accesses - 1))
-    reached = deserves_promotion(record, config, now=now)
-    if not reached or deserves_promotion(before, config, now=now):
+    reached = deserves_promotion(record, config, now=now, accesses=accesses)
+    if not reached or deserves_promotion(record, config, now=now, accesses=max(0, accesses - 1)):
         return None
     return LAYER_JOBS[record.layer]
 
@@ -757,7 +770,7 @@ class Metabolism:
         return effects
 
     def _archived(self, episode: Episode) -> Episode:
-        return replace(episode, archived_at=self._clock.now())
+        return changed(episode, archived_at=self._clock.now())
 
     async def _in_l2(self, promoted: Sequence[Episode]) -> list[Episode]:
         """Records of L1 moved to L2: as statements, with the originals archived; or as they are, uncompressed."""

@@ -159,7 +159,10 @@ class EpisodeWriter:
         async def place(turns: Sequence[Episode]) -> Effects:
             nonlocal learned, effects
             learned = await self._learner.learn(scope, turns, claims) if claims else LearnResult()
-            rated = [replace(e, importance=max(e.importance, learned.importance.get(e.id, 0.0))) for e in turns]
+            rated = [
+                replace(e, importance=value) if (value := learned.importance.get(e.id, 0.0)) > e.importance else e
+                for e in turns
+            ]
             effects = await self._metabolism.join(user, rated, due, keyed=keyed)
             put = [*rated, *learned.facts, *learned.unconfirmed, *effects.put]
             return Effects(put=put, jobs=[*jobs, *effects.jobs])

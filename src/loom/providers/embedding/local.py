@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b, shake_128
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import sqrt
 from pathlib import Path
 from struct import unpack
@@ -201,7 +201,9 @@ def static_pieces(text: str) -> list[int]:
     """The rows of a text in order: word pieces, and hashed character n-grams of other scripts; at least one."""
     lowered = text.lower()
     if lowered.isascii():
-        return [piece for word in lowered.translate(_SPACED).split() for piece in _static_word(word)] or [_gram(text)]
+        words = lowered.translate(_SPACED).split()
+        are_short = max(map(len, words), default=0) <= _LONGEST_WORD
+        return list(chain.from_iterable(map(_kept_word if are_short else _static_word, words))) or [_gram(text)]
     words = normalize("NFD", lowered).translate(_SPACED).split()
     pieces = [piece for word in words for piece in _static_word(word)]
     # Most words of Chinese and Japanese have two characters.

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 from struct import Struct
 from threading import Lock
-from typing import Any, NamedTuple, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,12 +90,14 @@ def own_texts(number: int, kind: str, text: str) -> Iterator[_Text]:
 class IndexChange:
     """Texts that come to and go from the index of one user; written by flush() in one go."""
 
-    __slots__ = ("_db", "_indexed", "_is_relinked", "_links", "_size", "_user", "_words", "has_replaced")
+    __slots__ = ("_db", "_indexed", "_is_relinked", "_links", "_size", "_user", "_words", "has_replaced", "size")
 
     def __init__(self, db: Database, user: int) -> None:
         self._db = db
         self._user = user
         self._size, self._indexed, *_ = sizes_of(db, user)
+        self.size = self._size
+        """How many numbers the user has, with those of records that were added since."""
         self._is_relinked = False
         self._words = TextChange()
         self._links: defaultdict[int, dict[str, int]] = defaultdict(dict)
@@ -145,7 +148,7 @@ class IndexChange:
     def flush(self, until: int | None = None) -> None:
         """Write the change, after the rows that it is about; `until` says how many numbers are to be indexed then."""
         db, user, indexed = self._db, self._user, self._indexed
-        size = sizes_of(db, user).size
+        size = self.size
         if self._is_relinked:
             db.execute("UPDATE users SET relinked = relinked + 1 WHERE user = ?", (user,))
         if until is not None or size - indexed >= TAIL:
@@ -397,10 +400,15 @@ _TAIL_BYTES = 4
 """How many bytes a character of a text takes that is kept with its words, roughly."""
 _ROW_BYTES = 1_500
 """How many bytes a row takes that is kept, roughly."""
-_MOST_ROWS = 4_096
+_MOST_ROWS = 16_384
 """How many rows of a user are kept for the next searches."""
+_MOST_RECORDS = 1_024
+"""How many records of a user are kept for the next turns: those of the first layers, facts and blocks."""
 _MOST_GONE = 1 / 8
 """The share of sketches that may be of vectors that are gone."""
+
+
+NONE_NEW: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 def binding(db: Database) -> Bound | None:
@@ -410,10 +418,15 @@ def binding(db: Database) -> Bound | None:
         return (found["embedder"], int(found["dimension"])) if found else None
 
 
-def check_binding(db: Database, expected: Bound | None) -> None:
-    """Refuse to go on where another process has bound the file anew since this one did; None: this one did not."""
+def check_binding(db: Database, expected: Bound | None) -> Bound | None:
+    """Refuse to go on where another process has bound the file anew since this one did; None: this one did not.
+
+    Returns the embedder and dimension of the file.
+    """
+    bound = binding(db)
     if expected is not None:
-        check_bound(binding(db), expected)
+        check_bound(bound, expected)
+    return bound
 
 
 def dimension(db: Database) -> int | None:
@@ -427,18 +440,27 @@ def direction(vector: Vector, size: int | None, what: str = "the vector of a que
     return np.asarray(unit_vector(vector, size, what), np.float32)
 
 
-def put_vectors(db: Database, user: int | None, scope: Scope, vectors: Mapping[str, Vector]) -> None:
-    """Set the vectors of records."""
-    size = dimension(db)
+def put_vectors(
+    db: Database,
+    user: int | None,
+    scope: Scope,
+    vectors: Mapping[str, Vector],
+    *,
+    bound: Bound | None,
+    new: Mapping[str, int] = NONE_NEW,
+) -> None:
+    """Set the vectors of records; `bound` is the binding of the file, `new` are rows that have no vector yet, by id."""
+    size = None if bound is None else bound[1]
     units = {id: direction(vector, size, f"the vector of {id}") for id, vector in vectors.items()}
-    found = {} if user is None else find_rows(db, user, scope, units)
+    old = {} if user is None else find_rows(db, user, scope, units.keys() - new.keys())
+    found = {**new, **old}
     for id in units:
         if id not in found:
             raise no_record(id, "a vector")
-    for row, _ in _held(db, found.values()):
+    for row, _ in _held(db, old.values()) if old else ():
         drop_vector(db, row)
-    new = [(user, found[id], unit.astype("<f4").tobytes()) for id, unit in units.items()]
-    db.executemany("INSERT INTO vectors (user, row, data) VALUES (?, ?, ?)", new)
+    made = [(user, found[id], unit.astype("<f4").tobytes()) for id, unit in units.items()]
+    db.executemany("INSERT INTO vectors (user, row, data) VALUES (?, ?, ?)", made)
     if user is not None:
         end = row_of(user, _sketched_until(sizes_of(db, user).indexed))
         _write_sketches(db, user, {number_of(found[id]): unit for id, unit in units.items() if found[id] < end})
@@ -535,10 +557,13 @@ class _Held:
     """What is kept of one user as of a moment: their vectors, their newest texts, and who follows whom in their talk.
 
     `gone` changes when a vector went, `last` is the newest one held, `linked` changes with the links of old turns.
-    `rows` are those that searches looked at, by number: what may change of them is read each time.
+    `rows` are those that searches looked at, by number: what may change of them is read each time. `records` are those
+    that every turn reads, by id, each with the whole row that it was made of.
     """
 
-    __slots__ = ("bound", "chain", "counted", "exact", "gone", "last", "linked", "lock", "rows", "tail", "vectors")
+    __slots__ = (
+        "bound", "chain", "counted", "exact", "gone", "last", "linked", "lock", "records", "rows", "tail", "vectors",
+    )  # fmt: skip
 
     def __init__(self, exact_numbers: int) -> None:
         self.lock = Lock()
@@ -553,12 +578,13 @@ class _Held:
         self.chain = TurnOrder(np.zeros(0, LINKS))
         self.tail = NewestTexts()
         self.rows: dict[int, Row] = {}
+        self.records: dict[str, tuple[Row, Record]] = {}
 
     @property
     def nbytes(self) -> int:
         """How much memory it takes."""
         filling = 0 if self.exact is None else self.exact.vectors.nbytes
-        texts = _TAIL_BYTES * self.tail.chars + _ROW_BYTES * len(self.rows)
+        texts = _TAIL_BYTES * self.tail.chars + _ROW_BYTES * (len(self.rows) + 2 * len(self.records))
         return self.vectors.nbytes + filling + self.chain.nbytes + texts
 
     def update_words(self, db: Database, user: int, sizes: Sizes) -> None:
@@ -675,6 +701,16 @@ class SearchCache:
         if len(held.rows) > _MOST_ROWS:
             held.rows = {}
         return held.rows
+
+    def records(self, user: int) -> dict[str, tuple[Row, Record]]:
+        """The records of the user that every turn reads, by id, each with its row; to look up and to add to.
+
+        One is only good for a row that is the same.
+        """
+        held = self._of(user)
+        if len(held.records) > _MOST_RECORDS:
+            held.records = {}
+        return held.records
 
     def near(self, db: Database, user: int, vector: Vector, sizes: Sizes) -> NearestVectors:
         """How near each record of the user is that has a vector."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from loom.core.filter import Eq, Filter
 from loom.core.record import Layer, Record, WorkingBlock
@@ -34,7 +34,6 @@ from loom.stores.sqlite.connection import (
     row_of,
     rows,
     seen,
-    sizes_of,
     to_row,
     user_of,
 )
@@ -49,6 +48,14 @@ _EPISODES = Eq("kind", "episode")
 _UPDATE = f"UPDATE records SET {', '.join(f'{name} = ?' for name in WRITTEN)} WHERE row = ?"
 
 
+class Changed(NamedTuple):
+    """What change() did: how many records it deleted, of which user, and the rows of the new ones, by id."""
+
+    deleted: int
+    user: int | None
+    new: Mapping[str, int]
+
+
 def change(
     db: Database,
     scope: Scope,
@@ -56,13 +63,13 @@ def change(
     put: Sequence[Record] = (),
     delete: Sequence[str] = (),
     keys: Keys | None = None,
-) -> int:
-    """Delete, put and set keys, in this order; returns how many records were deleted."""
+) -> Changed:
+    """Delete, put and set keys, in this order."""
     user = make_user(db, scope) if put else find_user(db, scope)
     if user is None:  # nothing to delete, and a user who has nothing is not registered
         for id in keys or ():
             raise no_record(id, "keys")
-        return 0
+        return Changed(0, None, {})
     index = IndexChange(db, user)
     deleted = _delete(db, user, scope, delete, index)
     new = _put(db, user, scope, put, index)
@@ -70,13 +77,13 @@ def change(
     index.flush()
     if deleted or index.has_replaced:
         count_removal(db, user)
-    return deleted
+    return Changed(deleted, user, new)
 
 
 def _put(db: Database, user: int, scope: Scope, records: Sequence[Record], index: IndexChange) -> dict[str, int]:
     """Write the records; returns the rows of the new ones, by id."""
     new: dict[str, int] = {}
-    first = sizes_of(db, user).size
+    first = index.size
     known = find_rows(db, user, scope.for_user(), [record.id for record in records])
     for record in records:
         row = known.get(record.id)
@@ -90,7 +97,8 @@ def _put(db: Database, user: int, scope: Scope, records: Sequence[Record], index
         else:
             _replace(db, record, row, from_row(old), index)
     if new:
-        db.execute("UPDATE users SET next_number = ? WHERE user = ?", (first + len(new), user))
+        index.size = first + len(new)
+        db.execute("UPDATE users SET next_number = ? WHERE user = ?", (index.size, user))
     return new
 
 
@@ -126,9 +134,11 @@ def _set_keys(db: Database, user: int, scope: Scope, keys: Keys, index: IndexCha
     """Set keys; `new` are the rows of this change that have none yet."""
     if not keys:
         return
-    rows_of = {**new, **find_rows(db, user, scope, keys.keys() - new.keys())}
-    quoted = {text.before for texts in keys.values() for text in texts.values() if isinstance(text, Around)}
-    linked = {**rows_of, **find_rows(db, user, scope.for_user(), {id for id in quoted if id} - rows_of.keys())}
+    around = (text for texts in keys.values() for text in texts.values() if isinstance(text, Around))
+    quoted = {text.before for text in around if text.before}
+    wanted = keys.keys() if scope.session_id else keys.keys() | quoted  # a session may quote what it does not see
+    rows_of = {**new, **find_rows(db, user, scope, wanted - new.keys())}
+    linked = {**rows_of, **find_rows(db, user, scope.for_user(), quoted - rows_of.keys() - wanted)}
     stored = _stored_keys(db, [rows_of[id] for id in keys if id in rows_of and id not in new])
     for id, texts in keys.items():
         row = rows_of.get(id)
@@ -181,9 +191,19 @@ def get(db: Database, user: int, scope: Scope, id: str) -> Record | None:
 
 
 def select(
-    db: Database, user: int, scope: Scope, *, where: Filter | None, after: str | None = None, limit: int | None = None
+    db: Database,
+    user: int,
+    scope: Scope,
+    *,
+    where: Filter | None,
+    after: str | None = None,
+    limit: int | None = None,
+    known: dict[str, tuple[Row, Record]] | None = None,
 ) -> list[Record]:
-    """The records that fit, by id; all of them without a limit."""
+    """The records that fit, by id; all of them without a limit.
+
+    A record that is `known` is not made anew where its row is the same to the last column; others are added.
+    """
     sql, values = _listed(db, user, scope, where)
     fits = condition(where)
     start, values = ("", values) if after is None else (" AND r.id > ?", (*values, after))
@@ -193,7 +213,13 @@ def select(
     found: list[Record] = []
     last = after or ""
     for row in cursor:
-        record = from_row(row)
+        held = None if known is None else known.get(row[0])
+        if held is not None and held[0] == row:
+            record = held[1]
+        else:
+            record = from_row(row)
+            if known is not None:
+                known[row[0]] = row, record
         if record.id <= last:  # pages would go round in circles
             raise DamagedData(f"the index of records has {record.id!r} behind {last!r}")
         last = record.id
@@ -319,11 +345,11 @@ _OLDER = (
 """By age: little is older than the oldest that may be leased, and a user may have very many jobs."""
 
 
-def enqueue(db: Database, scope: Scope, jobs: Sequence[Job]) -> int:
-    """Queue the jobs whose key is not open yet; returns how many."""
+def enqueue(db: Database, scope: Scope, jobs: Sequence[Job], user: int | None = None) -> int:
+    """Queue the jobs whose key is not open yet; returns how many. `user` is that of the scope, where it is known."""
     if not jobs:
         return 0
-    user = make_user(db, scope)
+    user = make_user(db, scope) if user is None else user
     keys, ids = json.dumps([job.key for job in jobs]), json.dumps([job.id for job in jobs])
     found = rows(db, _OPEN, user, keys, user, ids)
     new = new_jobs(jobs, {key for key, _ in found}, {id for _, id in found})

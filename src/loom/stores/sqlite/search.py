@@ -109,7 +109,7 @@ class _Rows:
     def _changed(self, numbers: Sequence[int]) -> Iterator[int]:
         """Look at those of the numbers that are known; gives those of other rows than are known."""
         first, known = row_of(self.request.user, 0), self._known
-        among = [first + number for number in numbers if number in known]
+        among = sorted([first + number for number in numbers if number in known])
         for row in _fitting(self.db, self.request, _CHANGING, among=among) if among else ():
             number = row[0] - first
             held = known[number]
@@ -120,7 +120,7 @@ class _Rows:
 
     def _read_whole(self, numbers: Sequence[int]) -> None:
         first = row_of(self.request.user, 0)
-        among = [first + number for number in numbers]
+        among = sorted([first + number for number in numbers])  # neighbours are on one page of the file
         for row in _fitting(self.db, self.request, f"{SELECTED}, r.row", among=among) if among else ():
             self._read[row[-1] - first] = row
             if row[CHECKSUM] is not None:  # otherwise nothing tells whether it is still the same
@@ -226,7 +226,7 @@ def search_beside(
 
 
 def _numbers(found: Sequence[_Row]) -> Numbers:
-    return np.asarray([number_of(row[-1]) for row in found], np.int64)
+    return np.asarray([row[-1] for row in found], np.int64) & number_of(-1)
 
 
 def _are(numbers: Numbers, size: int) -> NDArray[np.bool_]:

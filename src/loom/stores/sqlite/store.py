@@ -296,7 +296,8 @@ class SqliteStore(BaseMemoryStore):
         now, bound = self._clock.now(), None if query.vector is None else self._bound_here
 
         def find(db: Database) -> list[Hit]:
-            index.check_binding(db, bound)
+            if bound is not None:
+                index.check_binding(db, bound)
             return search.search(db, find_user(db, scope), scope, query, now=now, cache=self._cache)
 
         return await self._hits(scope, query, find)
@@ -365,7 +366,10 @@ class SqliteStore(BaseMemoryStore):
 
         def read(db: Database) -> Together:
             user = find_user(db, scope)
-            found = [[] if user is None else records.select(db, user, scope, where=where) for where in wheres]
+            if user is None:
+                return Together(epoch_of(db, scope), [[] for _ in wheres])
+            known = self._cache.records(user)
+            found = [records.select(db, user, scope, where=where, known=known) for where in wheres]
             return Together(epoch_of(db, scope), found)
 
         epoch, lists = await self._view(read)
@@ -384,10 +388,12 @@ class SqliteStore(BaseMemoryStore):
             if write.closing is not None:
                 records.close(db, write.closing)
             check_epoch(db, scope, write.since)
-            deleted = records.change(db, scope, put=write.put, delete=write.delete, keys=write.keys)
+            deleted, user, new = records.change(db, scope, put=write.put, delete=write.delete, keys=write.keys)
             if write.vectors:
-                _put_vectors(db, self._bound_here, scope, write.vectors)
-            return Written(deleted, records.enqueue(db, scope, write.jobs))
+                bound = index.check_binding(db, self._bound_here)
+                new = index.NONE_NEW if scope.session_id else new  # a session may not see all that it puts
+                index.put_vectors(db, user, scope, write.vectors, bound=bound, new=new)
+            return Written(deleted, records.enqueue(db, scope, write.jobs, user))
 
         return await self._commit(change)
 
@@ -531,5 +537,5 @@ def _of_user(scope: Scope, action: Callable[[Database, int], _T], nothing: _T) -
 
 
 def _put_vectors(db: Database, bound: Bound | None, scope: Scope, given: Mapping[str, Vector]) -> None:
-    index.check_binding(db, bound)
-    index.put_vectors(db, find_user(db, scope), scope, given)
+    bound = index.check_binding(db, bound)
+    index.put_vectors(db, find_user(db, scope), scope, given, bound=bound)
