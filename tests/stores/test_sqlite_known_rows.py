@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loom.core.filter import In
 from loom.core.record import Episode, Layer
+from loom.errors import StoreError
 from loom.protocols.memory_store import Query
 from loom.stores.sqlite import SqliteStore, search
+from loom.stores.sqlite.connection import connect
 from loom.stores.sqlite.index import NewestTexts
 from loom.testing.conformance.suite import ALICE, an_episode
 from loom.testing.fakes import START
@@ -103,3 +106,27 @@ async def test_a_store_that_searched_before_answers_like_one_that_did_not(
             assert mine.signals.keys() == theirs.signals.keys()
             for name, column in mine.signals.items():
                 np.testing.assert_array_equal(column, theirs.signals[name])
+
+
+async def test_records_that_are_read_together_again_are_as_they_are_now(store: SqliteStore) -> None:
+    wanted = In("id", ("e1", "e2", "e3", "e4"))
+
+    async def read() -> dict[str, Episode]:
+        (found,) = (await store.read_together(ALICE, wanted)).lists
+        return {record.id: record for record in found if isinstance(record, Episode)}
+
+    first = await read()
+    assert (await read())["e1"] is first["e1"], "it is not made twice"
+    path = store._file.path
+    async with SqliteStore(path) as other:  # as another process would
+        await other.touch(ALICE, "e1", at=START)
+        await other.put(ALICE, replace(first["e2"], layer=Layer.L2), replace(first["e3"], text="milk"))
+        await other.delete(ALICE, "e4")
+    again = await read()
+    assert (again["e1"].accesses, again["e2"].layer, again["e3"].text) == (1, Layer.L2, "milk")
+    assert "e4" not in again
+    db = connect(path)
+    db.execute("UPDATE records SET text = 'other' WHERE id = 'e1'")
+    db.close()
+    with pytest.raises(StoreError, match="e1"):
+        await read()
