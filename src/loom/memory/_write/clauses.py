@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Final
 
 from loom.memory._write.phrases import (
@@ -140,7 +141,7 @@ _TAKES_BACK: Final = LazyPattern(
 def sentences(text: str) -> Iterator[str]:
     """The sentences of a text, without what is corrected at once."""
     plain = [stripped for sentence in _SENTENCE.split(text) if (stripped := sentence.strip())]
-    for sentence, following in zip(plain, [*plain[1:], ""], strict=True):
+    for sentence, following in zip_longest(plain, plain[1:], fillvalue=""):
         if not (len(following) <= LONGEST_SENTENCE and _TAKES_BACK.fullmatch(following)):
             yield _CORRECTS.split(sentence)[-1]
 
