@@ -70,7 +70,8 @@ def test_a_misspelt_role_is_not_the_name_of_a_person(role, meant):
 
 
 @pytest.mark.parametrize(
-    "role", ["human", "customer", "Anna", "ai", "bot", "model", "agent", "moderator", "User", None]
+    "role",
+    ["human", "customer", "Anna", "ai", "bot", "model", "agent", "moderator", "User", "user2", "assistant_1", None],
 )
 def test_other_roles_are_who_speaks(role):
     (turn,) = turns_of([{"role": role, "content": "hello"}])

@@ -43,7 +43,7 @@ MAX_NAME = 120
 """Characters of a speaker's name; a longer one is cut."""
 _ROLES = frozenset({"user", "assistant", "system", "developer", "tool", "function", "operator"})
 _MISSPELT = 0.75
-"""How much a role is like a known one that is meant: `usr` and `asistant` are, `customer` is not.
+"""How much a role is like a known one that is meant: `usr` and `asistant` are, `customer` and `user2` are not.
 
 `operator` is Loom's own: a log has none, but it may have a `moderator`.
 """
@@ -154,7 +154,7 @@ def _from_mapping(given: Mapping[str, Any], user_id: str | None) -> Utterance:
 
 def _check_role(role: object) -> None:
     """Refuse a role that is misspelt: it would be the name of a person, and the words would not be the user's."""
-    if isinstance(role, str) and role.strip().casefold() not in _ROLES:
+    if isinstance(role, str) and role.strip().isalpha() and role.strip().casefold() not in _ROLES:
         hint = checks.did_you_mean(role.strip(), sorted(_ROLES - {"operator"}), alike=_MISSPELT)
         if hint:
             raise UsageError(f"a turn has the role {role!r:.60}{hint} A person is named under 'speaker' or 'name'")
