@@ -35,7 +35,7 @@ def test_the_wheel_holds_the_package_its_data_and_its_licence(wheel):
     assert {"loom/__init__.py", "loom/py.typed", "loom/catalog/models.toml"} <= set(names)
     vectors = {
         f"loom/providers/embedding/data/{name}"
-        for name in ("rows.npy", "scales.npy", "levels.npy", "vocabulary.txt", "NOTICE")
+        for name in ("rows.npy", "scales.npy", "codes.npy", "spreads.npy", "vocabulary.txt", "NOTICE")
     }
     assert vectors <= set(names)
     for licence in ("LICENSE", "NOTICE"):
@@ -52,6 +52,9 @@ def test_it_works_in_a_clean_environment_with_no_extras(wheel, tmp_path):
     listed = subprocess.run([uv, "pip", "list", "--python", python], check=True, capture_output=True, text=True).stdout
     assert not {"splintr-rs", "anthropic", "openai", "google-genai", "pytest", "wordllama"} & set(listed.split())
     assert len(listed.splitlines()) - 2 <= 18, listed  # two lines of heading
+    (packages,) = env.glob("lib/*/site-packages")
+    held = [path for path in packages.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert sum(path.stat().st_size for path in held) < 90_000_000
     script = (
         "import loom, loom.compactor, pathlib, sys; assert pathlib.Path(loom.__file__).is_relative_to(sys.prefix);"
         "ctx = loom.Context('c'); ctx.foundation.add('You are helpful.'); ctx.convo.add(loom.Message.user('hi'));"

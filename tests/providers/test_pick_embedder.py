@@ -19,7 +19,7 @@ def test_where_none_is_named_texts_stay_on_this_machine_whatever_keys_there_are(
     [
         ("openai", "openai:text-embedding-3-small:1536"),
         ("openai-large", "openai:text-embedding-3-large:3072"),
-        ("static", "static:3:256"),
+        ("static", "static:4:256"),
         ("wordllama", "wordllama:"),
         ("hash", "hash:1:256"),
     ],

@@ -1,11 +1,10 @@
-"""Pack the table into 4 bits a number, the form in which it is shipped.
+"""Pack the table into one byte for three numbers, the form in which it is shipped.
 
-`python tools/vectors/pack.py OUT FOLDER` with the files of `train.py` in OUT; writes `rows.npy`, `scales.npy` and
-`levels.npy` to FOLDER. Needs numpy alone; seconds.
+`python tools/vectors/pack.py OUT FOLDER` with the files of `train.py` in OUT; writes `rows.npy`, `scales.npy`,
+`codes.npy` and `spreads.npy` to FOLDER. Needs numpy alone; seconds.
 
-A row is divided by the root of its mean square; each number becomes the nearest of 16 levels, which are fitted to all
-numbers (Lloyd's method). The scale of a row is then the one with the least squared error. Two numbers share a byte: the
-first in its lower half.
+Each number is divided by its spread over all rows, and each row by the root of its mean square; three numbers become
+the nearest of 256 codes. The scale of a row is then the one with the least squared error.
 """
 
 from __future__ import annotations
@@ -16,31 +15,24 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-LEVELS, ROUNDS = 16, 60
+SHARED, BLOCK = 3, 1000
+SPECIAL = [0, 100, 101, 102, 103]
 TINY = 1e-9
 
-Floats = NDArray[np.float64]
+Floats = NDArray[np.float32]
 
 
-def fitted_levels(numbers: Floats) -> Floats:
-    """The levels with the least squared error: each is the mean of the numbers that are nearest to it."""
-    levels = np.quantile(numbers, (np.arange(LEVELS) + 0.5) / LEVELS)
-    for _ in range(ROUNDS):
-        nearest = np.searchsorted((levels[1:] + levels[:-1]) / 2, numbers)
-        count = np.bincount(nearest, minlength=LEVELS)
-        levels = np.where(count, np.bincount(nearest, numbers, LEVELS) / np.maximum(count, 1), levels)
-    return levels
-
-
-def packed(rows: Floats) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.float32]]:
-    """The codes of the rows, two to a byte, the scale of each row, and the levels that the codes stand for."""
-    spread = np.sqrt(np.mean(rows * rows, axis=1, keepdims=True))
-    even = rows / np.maximum(spread, TINY)
-    levels = fitted_levels(even[spread[:, 0] > TINY].ravel()).astype(np.float32)
-    codes = np.asarray(np.searchsorted((levels[1:] + levels[:-1]) / 2, even), np.uint8)
-    values = levels[codes].astype(np.float64)
-    scales = np.sum(rows * values, axis=1) / np.sum(values * values, axis=1)
-    return (codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8), scales.astype(np.float32), levels
+def packed(table: Floats, codes: Floats, spreads: Floats) -> tuple[NDArray[np.uint8], Floats]:
+    """The code of each three numbers, and the scale of each row."""
+    even = table / np.maximum(spreads, TINY)
+    alike = even / np.maximum(np.sqrt(np.mean(even * even, axis=1, keepdims=True)), TINY)
+    triples = np.pad(alike, ((0, 0), (0, -table.shape[1] % SHARED))).reshape(len(table), -1, SHARED)
+    half = np.sum(codes * codes, axis=1) / 2
+    places = range(0, len(table), BLOCK)
+    nearest = np.concatenate([np.argmax(triples[n : n + BLOCK] @ codes.T - half, axis=2) for n in places])
+    values = codes[nearest].reshape(len(table), -1)[:, : table.shape[1]]
+    scales = np.sum(even * values, axis=1) / np.maximum(np.sum(values * values, axis=1), TINY)
+    return nearest.astype(np.uint8), scales.astype(np.float32)
 
 
 def main() -> None:
@@ -49,12 +41,16 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("folder", type=Path)
     given = parser.parse_args()
-    rows = np.load(given.out / "rows.npy").astype(np.float64) * np.load(given.out / "scales.npy")[:, None]
-    codes, scales, levels = packed(rows)
-    for name, array in (("rows", codes), ("scales", scales), ("levels", levels)):
+    table, codes, spreads = (
+        np.load(given.out / f"{name}.npy").astype(np.float32) for name in ("table", "codes", "spreads")
+    )
+    table[SPECIAL] = 0
+    rows, scales = packed(table, codes, spreads)
+    for name, array in (("rows", rows), ("scales", scales), ("codes", codes), ("spreads", spreads)):
         np.save(given.folder / f"{name}.npy", array)
-    shown = levels[np.stack([codes & 15, codes >> 4], axis=2).reshape(rows.shape)] * scales[:, None]
-    print(f"{np.sum((shown - rows) ** 2) / np.sum(rows * rows):.2%} of the squared length is lost")  # noqa: T201
+    shown = codes[rows].reshape(len(rows), -1)[:, : table.shape[1]] * scales[:, None] * spreads
+    print(f"{np.sum((shown - table) ** 2) / np.sum(table * table):.2%} of the squared length is lost")  # noqa: T201
+    print(f"a row is {np.median(np.linalg.norm(shown, axis=1)):.2f} long (median)")  # noqa: T201
 
 
 if __name__ == "__main__":

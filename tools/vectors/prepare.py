@@ -24,8 +24,8 @@ from loom.providers.embedding.local import static_pieces
 SEED = 0
 PIECES = 30_522
 UNKNOWN = 100
-LONGEST = 200
-SIZES = (8, 16, 30, 70, 150)
+LONGEST = 400
+SIZES = (8, 16, 30, 70, 150, 300)
 """Texts are cut at sentences into windows of one of these many words."""
 LATIN = {"english", "german", "french", "spanish", "italian", "portuguese", "dutch", "swedish"}
 
@@ -176,7 +176,7 @@ def main() -> None:
     flat[flat == PIECES] = UNKNOWN
     given.out.mkdir(exist_ok=True)
     np.savez_compressed(given.out / "texts.npz", pieces=flat, lengths=lengths)
-    np.savez(given.out / "teacher.npz", **read_teacher(given.teacher / "model.safetensors"))
+    np.savez_compressed(given.out / "teacher.npz", **read_teacher(given.teacher / "model.safetensors"))
     print(f"{len(lengths)} texts of {lengths.mean():.1f} pieces")  # noqa: T201
 
 

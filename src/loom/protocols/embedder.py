@@ -34,7 +34,7 @@ class Embedder(Protocol):
 
     @property
     def identity(self) -> str:
-        """Name, version and dimension, such as `static:3:256`; stored beside the vectors."""
+        """Name, version and dimension, such as `static:4:256`; stored beside the vectors."""
         ...
 
     @property

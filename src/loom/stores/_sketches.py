@@ -53,8 +53,11 @@ def _packed(products: Float32s) -> SketchWords:
 
 @lru_cache(maxsize=4)
 def _planes(dimension: int) -> Float32s:
-    """The normals of the planes: those of the embedder that works offline are shipped, as made_planes() makes them."""
-    return np.load(PLANES) if dimension == SHIPPED else made_planes(dimension)
+    """The normals of the planes: those of the embedder that works offline are shipped, as made_planes() makes them.
+
+    They are shipped in 16 bits: one bit of a sketch in ten thousand is then another, where a vector lies on a plane.
+    """
+    return np.load(PLANES).astype(np.float32) if dimension == SHIPPED else made_planes(dimension)
 
 
 def made_planes(dimension: int) -> Float32s:

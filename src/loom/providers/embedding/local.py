@@ -105,15 +105,15 @@ _LONGEST_WORD = 64
 
 # The default: Loom's own table of static vectors. `tools/vectors` says how it is made.
 
-_STATIC_VERSION = 3
+_STATIC_VERSION = 4
 """Counts up when the table, the way words are cut or added up, or the hashed rows change: the vectors are then others.
 
-1: a piece counted as often as the text has it. 2: the numbers of the table had 8 bits."""
+1: a piece counted as often as the text has it. 2: the numbers of the table had 8 bits. 3: 4 bits, of the same table."""
 _STATIC_DIMENSION = 256
 _STATIC_FILES = Path(__file__).parent / "data"
 _GRAM_ROWS = 16_384
 _GRAM_SEED = b"loom static 1"
-_GRAM_LENGTH = 1.66
+_GRAM_LENGTH = 1.75
 """The median length of the rows of the table."""
 _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _LAST_LATIN = "\u036f"
@@ -162,11 +162,13 @@ class StaticEmbedder(EmbedsBatches):
 
 class _StaticTable(NamedTuple):
     rows: Any
-    """One row for each word piece, two numbers of 4 bits in a byte."""
+    """One row for each word piece, three numbers in a byte."""
     scales: Any
     """What each row is multiplied with."""
-    pairs: Any
-    """The two numbers that a byte stands for, as the parts of a complex number: looked up both at once."""
+    codes: Any
+    """The three numbers that a byte stands for, and a zero, as one complex number: looked up all at once."""
+    spreads: Any
+    """What each number of a sum of rows is multiplied with."""
     places: dict[str, int]
     """The row of each word piece."""
 
@@ -187,10 +189,11 @@ def _sum_of(pieces: list[int]) -> Any:
     """The sum of the rows of some pieces."""
     import numpy as np  # noqa: PLC0415
 
-    rows, scales, pairs, _ = _shared_table()
+    rows, scales, codes, spreads, _ = _shared_table()
     hashed = [piece - len(rows) for piece in pieces if piece >= len(rows)] if max(pieces) >= len(rows) else []
     known = [piece for piece in pieces if piece < len(rows)] if hashed else pieces
-    total = np.add.reduce(pairs.take(rows.take(known, axis=0)).view(np.float32) * scales.take(known)[:, None])
+    fours = np.add.reduce(codes.take(rows.take(known, axis=0)).view(np.float32) * scales.take(known)[:, None])
+    total = fours.reshape(-1, 4)[:, :3].reshape(-1)[:_STATIC_DIMENSION] * spreads
     if hashed:
         grams, lengths = _grams()
         total += np.add.reduce(grams.take(hashed, axis=0) * lengths.take(hashed)[:, None])
@@ -284,15 +287,15 @@ def _load_table() -> _StaticTable:
     try:
         # Mapped, not read: processes share it, and the pages that no word needs are never loaded.
         rows = np.asarray(np.load(_STATIC_FILES / "rows.npy", mmap_mode="r", allow_pickle=False))
-        scales, levels = (np.load(_STATIC_FILES / f"{name}.npy", allow_pickle=False) for name in ("scales", "levels"))
+        names = ("scales", "codes", "spreads")
+        scales, triples, spreads = (np.load(_STATIC_FILES / f"{name}.npy", allow_pickle=False) for name in names)
         words = (_STATIC_FILES / "vocabulary.txt").read_text("utf-8").split("\n")[: len(rows)]
     except (OSError, ValueError) as error:
         raise ProviderUnavailable(
             f"the vectors of Loom could not be read from {_STATIC_FILES} ({error}); reinstall loom-engine"
         ) from error
-    byte = np.arange(256)
-    pairs = np.stack([levels[byte & 15], levels[byte >> 4]], axis=1).view(np.complex64)[:, 0]
-    return _StaticTable(rows, scales, pairs, {word: place for place, word in enumerate(words)})
+    codes = np.pad(triples, ((0, 0), (0, 1))).view(np.complex128)[:, 0]
+    return _StaticTable(rows, scales, codes, spreads, {word: place for place, word in enumerate(words)})
 
 
 @lru_cache(maxsize=1)
