@@ -1,6 +1,6 @@
 """Fits the weights of the ranking, one set for each kind of talk, and says what they are worth on held-out data.
 
-    python benchmarks/fit_rank.py [folder] [--talk people|lookup|message]
+    python benchmarks/fit_rank.py [folder] [--talk people|several|lookup|message]
 
 Candidates and signals are those that recall() ranks. The loss is listwise: the softmax over the places of a question
 (turns, rounds or sessions; a place scores as its best turn) against its evidence. Fitted on some conversations of each
@@ -25,10 +25,11 @@ from rich.progress import Progress
 
 from loom.memory._recall import rank as ranking
 from loom.memory._recall import recall
-from loom.memory._recall.rank import WEIGHTS, Candidates, QuestionHints, Ranking, Talk, looks_up
+from loom.memory._recall.rank import WEIGHTS, Candidates, QuestionHints, Ranking, Talk, asks_several, looks_up
 
 SETS: Mapping[Talk, Sequence[Callable[[Path], Iterator[Corpus]]]] = {
     "people": [locomo],
+    "several": [locomo],
     "lookup": [beam, longmemeval],
     "message": [realmem],
 }
@@ -87,7 +88,7 @@ def examples(corpora: Sequence[Corpus], names: Sequence[str], talk: Talk, progre
             with way.remembered(corpus) as numbers, ranked_candidates() as given:
                 for question in corpus.questions:
                     progress.advance(task)
-                    if not question.evidence or (talk != "people" and looks_up(question.text) != (talk == "lookup")):
+                    if not question.evidence or not is_of(question.text, talk):
                         continue
                     given.clear()
                     way.asked(corpus, question, numbers, limit=DEPTH)
@@ -95,6 +96,13 @@ def examples(corpora: Sequence[Corpus], names: Sequence[str], talk: Talk, progre
                     if found is not None:
                         yield found
     progress.remove_task(task)
+
+
+def is_of(question: str, talk: Talk) -> bool:
+    """Whether a question, asked of the sets of a kind of talk, is ranked with the weights of that kind."""
+    if talk in ("people", "several"):
+        return asks_several(question) == (talk == "several")
+    return looks_up(question) == (talk == "lookup")
 
 
 def _example(

@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from loom.memory._recall.rank import (
     Candidates,
     QuestionHints,
     StatementWords,
+    asks_several,
     looks_up,
     named_speakers,
     questions_in,
@@ -89,6 +91,15 @@ def test_signals_are_calibrated_so_that_their_scale_does_not_matter():
     assert order(candidates(1)) == order(candidates(1000)) == ["1", "0", "3", "2"]
 
 
+def test_a_few_low_cosines_do_not_outweigh_the_words():
+    told = Candidate(id="told", signals={"bm25": 1.0, "dense": 0.006, "covers": 1.0}, role="user")
+    rest = [Candidate(id=str(n), signals={"dense": d}, role="user") for n, d in enumerate((0.043, 0.138, 0.025))]
+    assert order([told, *rest])[0] == "told"
+    alike = [Candidate(id=str(n), signals={"dense": 0.1 * (n % 2)}) for n in range(2)]
+    apart = {r.id: r.score for r in rank(alike)}
+    assert 0 < apart["1"] - apart["0"] < 2 * 0.8, "two cosines say little about what is much"
+
+
 def test_equal_scores_go_by_id():
     assert order([lexical("b", 1), lexical("a", 1)]) == ["a", "b"]
 
@@ -154,7 +165,7 @@ def test_weights_can_be_given():
     turns = [Candidate(id="a", signals={"bm25": 1.0}), Candidate(id="b", signals={"dense": 1.0, "bm25": 0.0})]
 
     def by(signal):
-        return {"people": {signal: 1.0}, "lookup": {}, "message": {}}
+        return {"people": {signal: 1.0}, "several": {}, "lookup": {}, "message": {}}
 
     assert order(turns, weights=by("bm25")) == ["a", "b"]
     assert order([*turns, Candidate(id="c", signals={"dense": 0.0})], weights=by("dense"))[0] == "b"
@@ -177,6 +188,39 @@ def test_a_question_that_names_a_person_prefers_what_people_said():
     answer = Candidate(id="answer", signals={"bm25": 1, "dense": 0.3}, speaker="assistant", role="assistant")
     assert order([told, mine, answer])[0] == "mine"
     assert order([told, mine, answer], QuestionHints(speakers=frozenset({"Anna"}))) == ["told", "mine", "answer"]
+
+
+def test_of_several_things_what_the_named_person_says_counts_more_than_what_is_said_around():
+    bob = QuestionHints(speakers=frozenset({"Bob"}))
+    turns = [
+        Candidate(id="around", signals={"bm25": 1.0, "bm25.around": 4.0}, speaker="Ann", session="one"),
+        Candidate(id="same", signals={"bm25": 1.0, "bm25.around": 3.9}, speaker="Ann", session="one"),
+        Candidate(id="bob", signals={"bm25": 1.0, "bm25.around": 1.5}, speaker="Bob", session="two"),
+        Candidate(id="far", signals={"bm25": 0.0, "bm25.around": 1.0}, speaker="Ann", session="three"),
+    ]
+    assert order(turns, bob)[0] == "around"
+    assert order(turns, replace(bob, is_several=True))[0] == "bob"
+    assert order(turns, QuestionHints(is_several=True)) == order(turns), "nobody is named"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Which cities has Jon visited?", True),
+        ("How often does Melanie run?", True),
+        ("What kind of art does Caroline make?", True),
+        ("What martial arts does John do?", True),
+        ("What did both of them paint?", True),
+        ("What did Ann buy in March?", False),
+        ("When does Ann have to leave?", False),
+        ("Where did Bob's brother live?", False),
+        ("What was Bob's first job?", False),
+        ("What does Ann do?", False),
+        ("What is this?", False),
+    ],
+)
+def test_a_question_for_several_things_is_told_by_its_words(text, expected):
+    assert asks_several(text) is expected
 
 
 def test_each_record_is_weighed_by_its_own_speaker():

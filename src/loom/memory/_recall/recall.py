@@ -28,6 +28,7 @@ from loom.memory._recall.rank import (
     StatementWords,
     Talk,
     asks,
+    asks_several,
     looks_up,
     named_speakers,
     newest_first,
@@ -284,6 +285,7 @@ class Recall:
             now=now,
             trust=trust,
             is_lookup=looks_up(question) or _is_statement(question),
+            is_several=asks_several(question),
         )
         return replace(found, signals=signals), hints, notes
 
