@@ -37,7 +37,8 @@ DRAWS = {
     "a": "odd half, seed 11, before its facts were seen",
     "b": "odd half, seed 12, after what the first draw showed was changed",
     "c": "even half, seed 11",
-    "d": "all, seed 21, the rules of today",
+    "d": "all, seed 21",
+    "e": "all of LongMemEval, RealMem and BEAM that no draw had, the rules of today",
 }
 """Each was drawn and judged one by one; what a later draw shares with an earlier one was judged then."""
 AT = datetime(2026, 1, 14, 12, tzinfo=UTC)
