@@ -455,8 +455,8 @@ def _session(sessions: NDArray[np.int64], count: int, column: _Column) -> _Colum
 
 _FEW = 4
 _USUAL: Mapping[str, float] = {"dense": 0.1, "dense.around": 0.1}
-"""The usual spread of cosines. It counts as much as that of so many candidates: a few unrelated texts differ by chance
-alone, and that must not outweigh the words."""
+"""The usual spread of cosines. If it is more, it counts as that of so many candidates: a few unrelated texts differ by
+chance alone, and that must not outweigh the words."""
 
 
 def _calibrated(columns: _Column, usual: _Column | None = None) -> _Column:
@@ -466,7 +466,7 @@ def _calibrated(columns: _Column, usual: _Column | None = None) -> _Column:
     if usual is not None:
         count = above.shape[-1]
         mixed = (count * spread + _FEW * usual * usual) / (count + _FEW)
-        np.copyto(spread, mixed, where=~np.isnan(usual))
+        np.fmax(spread, mixed, out=spread)
     spread = np.sqrt(spread)
     return np.divide(above, spread, out=np.zeros_like(above), where=spread >= 1e-9)
 
