@@ -146,6 +146,28 @@ class IndexLaws:
         assert store.failure is None
         assert (await store.verify()).is_equal
 
+    async def test_it_catches_up_once_at_a_time(self, store, clock):
+        """Whoever comes meanwhile is answered by the truth, however long it takes."""
+        await store.put(ALICE, an_episode("e1"))
+        store._index.is_down = True
+        await store.put_vectors(ALICE, {"e1": X})
+        store._index.is_down = False
+        clock.advance(DAY)
+
+        async def again():
+            pytest.fail("it catches up twice at a time")
+
+        async def search_meanwhile():
+            clock.advance(DAY)
+            store._index.before["bound"] = again
+            assert [hit.item.id for hit in await store.search(ALICE, Query(vector=X))] == ["e1"]
+            assert store._index.before.pop("bound") is again
+
+        store._index.before["upsert"] = search_meanwhile
+        assert [hit.item.id for hit in await store.search(ALICE, Query(vector=X))] == ["e1"]
+        assert store.failure is None
+        assert (await store.verify()).is_equal
+
     @pytest.mark.parametrize("how", ["put", "write", "finish"])
     async def test_a_record_that_says_something_else_has_no_vector(self, how, store, clock):
         """It would be found for what it no longer says; one that says the same keeps its own."""

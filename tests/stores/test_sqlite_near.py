@@ -244,3 +244,26 @@ async def test_accesses_are_seen_at_once_and_written_with_the_next_change(tmp_pa
         with pytest.raises(NotFound):
             await store.put_keys(ALICE, {"unknown": {"around": "tea"}})
         assert (await store.get(ALICE, "e1")).accesses == 803
+
+
+async def test_of_many_who_write_and_search_at_once_each_finds_what_they_wrote(tmp_path):
+    def vector_of(id: str) -> list[float]:
+        chance = random.Random(id)
+        return [chance.gauss(0, 1) for _ in range(8)]
+
+    async with SqliteStore(tmp_path / "memory.db", durability="fast") as store:
+        await store.bind("many:1:8", 8)
+        missed = list[str]()
+
+        async def write(writer: int) -> None:
+            for number in range(25):
+                id = f"w{writer}.{number:02}"
+                await store.put(ALICE, an_episode(id))
+                await store.put_vectors(ALICE, {id: vector_of(id)})
+                (hit,) = await store.search(ALICE, Query(vector=vector_of(id), limit=1))
+                missed.extend([id] if hit.item.id != id else [])
+
+        async with anyio.create_task_group() as tasks:
+            for writer in range(4):
+                tasks.start_soon(write, writer)
+        assert missed == []

@@ -229,6 +229,7 @@ class IndexedStore(DelegatingStore):
         self._outbox = Outbox(primary, self._clock)
         self._embedder: Bound | None = None
         self._is_behind = True
+        self._is_catching_up = False
         self._over = set[str]()  # marks whose change has come to its end, here
         self._looked_at: datetime | None = None
         self.failure: str | None = None
@@ -378,11 +379,14 @@ class IndexedStore(DelegatingStore):
         return await super()._lease(asked)
 
     async def _catch_up(self) -> None:
-        """Put right whatever the outbox names; at most every half a minute."""
+        """Put right whatever the outbox names; at most every half a minute, and once at a time.
+
+        Of two at once, one could say that the index is in step while the other has found that it is not.
+        """
         now = self._clock.now()
-        if self._looked_at is not None and now < self._looked_at + _LOOK_AGAIN:
+        if self._is_catching_up or (self._looked_at is not None and now < self._looked_at + _LOOK_AGAIN):
             return
-        self._looked_at = now
+        self._looked_at, self._is_catching_up = now, True
         try:
             if await self._is_known():
                 await self._renew_if_foreign()
@@ -392,6 +396,8 @@ class IndexedStore(DelegatingStore):
                 self._is_behind = bool(self.failure)
         except StoreError as error:
             self._fell_behind(error)
+        finally:
+            self._is_catching_up = False
 
     async def _put_all_right(self) -> None:
         for mark in await self._outbox.marks():

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from operator import itemgetter
@@ -103,13 +103,15 @@ class _Rows:
         new = [number for number in numbers if number not in self._read]
         if new:
             self._read.update(dict.fromkeys(new))
-            self._read_whole([*self._changed(new), *(number for number in new if number not in self._known)])
+            # Decided once: other threads add to what is known, and a number that joins it later is not looked up there.
+            known = {number for number in new if number in self._known}
+            self._read_whole([*self._changed(known), *(number for number in new if number not in known)])
         return [self._read[number] for number in numbers]
 
-    def _changed(self, numbers: Sequence[int]) -> Iterator[int]:
-        """Look at those of the numbers that are known; gives those of other rows than are known."""
+    def _changed(self, numbers: Collection[int]) -> Iterator[int]:
+        """Look at numbers that are known; gives those of other rows than are known."""
         first, known = row_of(self.request.user, 0), self._known
-        among = sorted([first + number for number in numbers if number in known])
+        among = sorted([first + number for number in numbers])
         for row in _fitting(self.db, self.request, _CHANGING, among=among) if among else ():
             number = row[0] - first
             held = known[number]
