@@ -11,6 +11,7 @@ import pytest
 from anyio import to_thread
 
 from loom import Agent, open_memory
+from loom.core import threads
 from loom.stores.sqlite import records
 from loom.stores.sqlite.file import SqliteFile
 from loom.testing import FakeClock, ScriptedModel
@@ -35,6 +36,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(SqliteFile, "view", counting("views", SqliteFile.view))
     monkeypatch.setattr(SqliteFile, "commit", counting("commits", SqliteFile.commit))
+    monkeypatch.setattr(threads.to_thread, "run_sync", counting("hops", threads.to_thread.run_sync))
     monkeypatch.setattr(to_thread, "run_sync", counting("hops", to_thread.run_sync))
     monkeypatch.setattr(records, "from_row", counting("rows", records.from_row))
     return counted
