@@ -70,7 +70,7 @@ async def test_a_turn_reads_and_commits_the_same_however_much_is_remembered(tmp_
         found.append(await _last(url, done))
     hops = [counted.pop("hops") for counted in found]
     small, large = found
-    assert large["rows"] <= small["rows"]
+    assert max(large["rows"], small["rows"]) <= 20, "what the turn before wrote, and what it moved"
     assert large["views"] == small["views"]
     assert large["views"] == 4, "the newest checkpoint, what every turn is shown, recall, the layers before the write"
     assert max(hops) <= large["views"] + 2, "and to compare many texts with a statement, and to compile rules once"

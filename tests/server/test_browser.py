@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 import anyio
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Error, Page, expect, sync_playwright
 
 from tests.server.filled import JOURNEY, TRAVELLER, fill_rich
 from tests.server.test_inspector import CORPUS, hostile_transcript, plant
@@ -44,6 +44,18 @@ def browser() -> Generator[Browser]:
         opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--headless=shell"])
         yield opened
         opened.close()
+
+
+def take_picture(page: Page, path: Path, **part: Any) -> None:
+    """Leave a picture of a page. On a busy machine Chromium may draw none in its time, and does when it is asked again."""
+    for again in (True, True, False):
+        try:
+            page.screenshot(path=path, full_page=True, **part)
+        except Error as error:
+            if not again or "Unable to capture screenshot" not in str(error):
+                raise
+        else:
+            return
 
 
 @contextmanager
@@ -166,10 +178,10 @@ def test_everybody_can_use_every_page(browser: Browser, address: str, scheme: An
     opened = context.new_page()
     for name, url in pages_of(opened, address).items():
         opened.goto(url)
-        opened.screenshot(path=pictures / f"{name}-{width}-{scheme}.png", full_page=True)
+        take_picture(opened, pictures / f"{name}-{width}-{scheme}.png")
         if name in IN_DOCS and (width, scheme) == (1280, "light"):
             part: Any = {"x": 0, "y": 0, "width": width, "height": IN_DOCS[name]}
-            opened.screenshot(path=pictures / f"docs-{name}.png", full_page=True, clip=part)
+            take_picture(opened, pictures / f"docs-{name}.png", clip=part)
         assert opened.evaluate("document.documentElement.scrollWidth <= window.innerWidth + 1"), name
         if name == "graph":
             assert opened.evaluate("(bar => bar.scrollWidth <= bar.clientWidth)(document.querySelector('window-bar'))")
