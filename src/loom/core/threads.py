@@ -278,9 +278,11 @@ if hasattr(os, "register_at_fork"):  # not where there is no fork
 class Locks:
     """One lock per scope, alive while it is in use."""
 
-    def __init__(self) -> None:
-        self._locks: WeakValueDictionary[Scope, anyio.Lock] = WeakValueDictionary()
+    def __init__(self, *, fast_acquire: bool = False) -> None:
+        """With `fast_acquire`, taking a lock that is free lets no other task run first."""
+        self._locks: WeakValueDictionary[Scope | None, anyio.Lock] = WeakValueDictionary()
+        self._fast_acquire = fast_acquire
 
-    def of(self, scope: Scope) -> anyio.Lock:
-        """The lock of exactly this scope."""
-        return self._locks.setdefault(scope, anyio.Lock())
+    def of(self, scope: Scope | None) -> anyio.Lock:
+        """The lock of exactly this scope; that of None belongs to no scope."""
+        return self._locks.setdefault(scope, anyio.Lock(fast_acquire=self._fast_acquire))

@@ -16,24 +16,18 @@ from collections.abc import AsyncGenerator, Callable, Collection, Generator, Ite
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeAlias, TypeVar
-from weakref import WeakValueDictionary
+from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
 
 from loom.core.checks import as_utc, check_text
 from loom.core.clock import Clock, SystemClock
-from loom.core.doors import Late
 from loom.core.filter import Filter
 from loom.core.record import Episode, Fact, Hit, Layer, Receipt, Record, WorkingBlock, joined
 from loom.core.scope import Scope
+from loom.core.threads import Locks
 from loom.errors import EmbedderMismatch, LoomError, StaleWrite, StoreError, UsageError
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKeys
 from loom.stores._record_table import HeldJob, Keys, RecordChange, UserRecords, UserState, copied, copied_job, new_jobs
-
-if TYPE_CHECKING:
-    import anyio
-else:
-    anyio = Late("anyio")
 
 _T = TypeVar("_T")
 Bound: TypeAlias = tuple[str, int]
@@ -475,7 +469,7 @@ class SimpleMemoryStore(LocalSearchStore):
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         super().__init__(clock=clock)
-        self._locks: WeakValueDictionary[tuple[str, str] | None, anyio.Lock] = WeakValueDictionary()
+        self._locks = Locks(fast_acquire=True)  # of users; that of None is of the settings, and taken last
 
     @abstractmethod
     async def _load(self, user: Scope) -> UserState | None:
@@ -495,14 +489,10 @@ class SimpleMemoryStore(LocalSearchStore):
     async def _apply(self, user: UserRecords, change: RecordChange) -> None:
         user.apply(change)
 
-    def _turn(self, scope: Scope | None) -> anyio.Lock:
-        """The lock of a user, or that of the settings, which is taken last."""
-        return self._locks.setdefault(None if scope is None else owner(scope), anyio.Lock(fast_acquire=True))
-
     @asynccontextmanager
     async def _user(self, scope: Scope, *, saves: bool = False) -> AsyncGenerator[UserState]:
         """The state of a user, in turn with others; saved after the body, unless that raised, if it `saves`."""
-        async with self._turn(scope):
+        async with self._locks.of(scope.for_user()):
             user = scope if scope.session_id is None else scope.for_user()
             state, settings = await self._load(user) or UserState(), await self._settings()
             if state.vectors_of != settings.rebinds:
@@ -519,7 +509,7 @@ class SimpleMemoryStore(LocalSearchStore):
     async def _keep(self, user: Scope, state: UserState, *, had_records: bool) -> None:
         if had_records and not state.records.records:
             # A user who came and went while another call prepared a write is not the user who was never there.
-            async with self._turn(None):
+            async with self._locks.of(None):
                 settings = await self._settings()
                 await self._save_settings(replace(settings, forgotten=settings.forgotten + 1))
             state.records = UserRecords()
@@ -577,7 +567,7 @@ class SimpleMemoryStore(LocalSearchStore):
         return (await self._settings()).bound
 
     async def _set_embedder(self, old: Bound | None, new: Bound) -> bool:
-        async with self._turn(None):
+        async with self._locks.of(None):
             settings = await self._settings()
             if settings.bound != old:
                 return False

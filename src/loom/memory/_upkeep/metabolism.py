@@ -89,10 +89,9 @@ def _settings(config: MemoryConfig, layer: Layer) -> MemoryLayerConfig:
 
 
 def deserves_promotion(episode: Episode, config: MemoryConfig, *, now: datetime, accesses: int | None = None) -> bool:
-    """Whether a record moves up: recalled often enough, important, or critical by its content.
+    """Whether a record moves up: recalled often enough (or so many `accesses`), important, or critical by its content.
 
-    Importance alone moves a record into L2; only the importance-based strategy moves it further. With `accesses`, as if
-    it had been recalled that often.
+    Importance alone moves a record into L2; only the importance-based strategy moves it further.
     """
     if episode.layer == Layer.L4:
         return False
@@ -115,15 +114,12 @@ def revived(episode: Episode, config: MemoryConfig, *, now: datetime) -> Episode
 
     A record of L1 comes back in L2 or not at all: below the threshold of L1 its time there is simply over.
     """
-    layer = _layer_deserved(episode, config, now=now)
+    layer = _layer_deserved(episode, config, episode.accesses, now=now)
     return None if layer is None else changed(episode, layer=layer, archived_at=None)
 
 
-def _layer_deserved(
-    episode: Episode, config: MemoryConfig, *, now: datetime, accesses: int | None = None
-) -> Layer | None:
+def _layer_deserved(episode: Episode, config: MemoryConfig, accesses: int, *, now: datetime) -> Layer | None:
     """The layer that revived() brings a record back into."""
-    accesses = episode.accesses if accesses is None else accesses
     if deserves_promotion(episode, config, now=now, accesses=accesses):
         return Layer(episode.layer + 1)
     below = _settings(config, Layer(episode.layer - 1)).promote_threshold if episode.layer > Layer.L1 else 0
@@ -241,18 +237,14 @@ class Accesses:
         kinds = {e.id: due_kind(e, self._config, now=now, accesses=e.accesses + 1) for e in found.values()}
         back = frozenset(id for id, kind in kinds.items() if kind == REVIVE)
         due = frozenset(kind for kind in kinds.values() if kind is not None and kind != REVIVE)
-        if not due and not back:
-            return
-        if self._hold is not None and self._hold(user, Moves(back, due)):
+        if not (due or back) or (self._hold is not None and self._hold(user, Moves(back, due))):
             return
         counted = [changed(e, accesses=e.accesses + 1, accessed_at=now) for e in found.values()]
-        returning = [e for e in counted if e.id in back and _may_have_successor(e)]
-        coming = {e.id for e in returning}
-        others = [e for e in counted if e.id not in coming]
+        returning = {e.id: e for e in counted if e.id in back and _may_have_successor(e)}
+        others = [e for e in counted if e.id not in returning]
         jobs: dict[str, Job] = {}
-        for record in (*others, *await successors(self._store, user, returning)):
-            job = self._due(user, record, now)
-            if job is not None:
+        for record in (*others, *await successors(self._store, user, [*returning.values()])):
+            if (job := self._due(user, record, now)) is not None:
                 jobs.setdefault(job.key, job)
         if jobs:
             await self._store.write(user, jobs=list(jobs.values()))
@@ -285,7 +277,7 @@ def due_kind(record: Episode, config: MemoryConfig, *, now: datetime, accesses: 
     """The kind of job that the last access of a record made due, if any; with `accesses`, as if it were that one."""
     accesses = record.accesses if accesses is None else accesses
     if record.archived_at is not None:
-        return None if _layer_deserved(record, config, now=now, accesses=accesses) is None else REVIVE
+        return None if _layer_deserved(record, config, accesses, now=now) is None else REVIVE
     # Only the access that reaches a threshold queues a job: a program that never runs jobs must not pile them up.
     reached = deserves_promotion(record, config, now=now, accesses=accesses)
     if not reached or deserves_promotion(record, config, now=now, accesses=max(0, accesses - 1)):
