@@ -804,6 +804,15 @@ async def test_a_file_of_tokens_that_is_not_there_opens_no_server(tmp_path: Path
     assert not (tmp_path / "m.db").exists()
 
 
+@pytest.mark.parametrize("words", [["list"], ["revoke", "ann"]])
+def test_a_misspelled_file_of_tokens_does_not_look_like_one_without_any(tmp_path: Path, words: list[str]) -> None:
+    run_loom([LOOM, "serve", "token", "add", "ann", "--tokens", tmp_path / "tokens.json"], check=True)
+    done = run_loom([LOOM, "serve", "token", *words, "--tokens", tmp_path / "tokns.json"])
+    assert done.returncode
+    assert "there is no file of tokens" in done.stderr
+    assert not list(tmp_path.glob("tokns*"))
+
+
 async def test_tokens_on_the_command_line(tmp_path: Path) -> None:
     file = ["--tokens", tmp_path / "tokens.json"]
     made = run_loom([LOOM, "serve", "token", "add", "ann", "--user", "ann", "--json", *file], check=True)

@@ -529,7 +529,7 @@ async def test_not_reported_is_not_zero_and_a_cache_that_nobody_missed_is_lost(t
         assert "1 of 4</b>cache not reported" in text
         first = await page(client, "u/ann/sessions/talk/requests/q0")
         assert "what the cache did was not reported" in first
-        assert '<td class="n"><span class="silent">not reported</span></td>' in first
+        assert '<td class="n" data-label="read"><span class="silent">not reported</span></td>' in first
         second = await page(client, "u/ann/sessions/talk/requests/q1")
         assert "read 0 (0%), written 2,000 (100%), neither 0 (0%)" in second
         row = re.search(r"convo</td>(.*?)</tr>", second, re.DOTALL)

@@ -51,7 +51,10 @@ def token_file(path: Path | None) -> Any:
 
 
 def existing_tokens(path: Path | None) -> Any:
-    """The tokens in a file, which has to be there if it was named: a name that is misspelled must not open a server."""
+    """The tokens in a file, which has to be there if it was named.
+
+    A name that is misspelled must not open a server, nor look like a file without tokens.
+    """
     file = token_file(path)
     if path is not None and not path.exists():
         raise UsageError(
@@ -233,7 +236,7 @@ def add_token(
 @tokens_app.command("list")
 def list_tokens(tokens: Tokens = None, json: Json = False) -> None:
     """List the tokens, without their secrets."""
-    found = token_file(tokens).tokens()
+    found = existing_tokens(tokens).tokens()
     if json:
         rows = [(t.name, t.namespace, t.users, t.rights, t.made_at) for t in found]
         print_json([dict(zip(("name", "namespace", "users", "rights", "made_at"), row, strict=True)) for row in rows])
@@ -250,7 +253,7 @@ def revoke_token(
     name: Annotated[str, typer.Argument(help="The name of the token.")], tokens: Tokens = None, json: Json = False
 ) -> None:
     """Revoke a token: its bearer is refused from the next request on."""
-    token_file(tokens).revoke(name)
+    existing_tokens(tokens).revoke(name)
     if json:
         print_json({"revoked": name})
     else:

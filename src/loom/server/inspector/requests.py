@@ -188,7 +188,7 @@ def _section(journal: _Journal, *, by: str, whole: bool, end: int = 0) -> Markup
     rows = Markup("").join(_row(journal, number) for number in shown)
     title = Markup('<h2><a href="{}">{}</a></h2>').format(f"{journal.here}/requests", journal.session)
     table = Markup(
-        '<div class="wide" tabindex="0"><table class="requests"><caption class="skip">Requests</caption>'
+        '<div class="wide" tabindex="0"><table class="requests stack"><caption class="skip">Requests</caption>'
         '<thead><tr><th class="n">request</th><th>time</th><th>cache</th><th class="n">prompt</th>'
         '<th class="n">read</th><th class="n">predicted</th><th class="n">written</th><th class="n">cost</th>'
         "<th>for</th><th>window</th></tr></thead><tbody>{}</tbody></table></div>"
@@ -261,10 +261,18 @@ def _row(journal: _Journal, number: int) -> Markup:
     else:
         state = Markup("as predicted") if one.predicted_read else Markup("nothing to read yet")
     prompt = Markup("-") if one.usage is None else f"{one.usage.input:,}"
-    cells = (prompt, _count(one.cache_read), _count(one.predicted_read), _count(one.cache_write), _dollars(one.cost))
-    figures = Markup("").join(Markup('<td class="n">{}</td>').format(cell) for cell in cells)
+    cells = {
+        "prompt": prompt,
+        "read": _count(one.cache_read),
+        "predicted": _count(one.predicted_read),
+        "written": _count(one.cache_write),
+        "cost": _dollars(one.cost),
+    }
+    figure = Markup('<td class="n" data-label="{}">{}</td>')
+    figures = Markup("").join(figure.format(name, cell) for name, cell in cells.items())
     row = Markup(
-        '<tr><td class="n">{}</td><td class="w">{}</td><td class="why">{}</td>{}<td class="w">{}</td><td>{}</td></tr>'
+        '<tr><td class="n" data-label="request">{}</td><td class="w">{}</td><td class="why">{}</td>{}'
+        '<td class="w" data-label="for">{}</td><td>{}</td></tr>'
     )
     return row.format(
         Markup('<a href="{}">{}</a>').format(journal.href(number), number),
