@@ -218,6 +218,14 @@ async def test_a_conversation_is_shown_compacted_undone_forked_and_forgotten(tmp
         assert (listed["session"], listed["turns"]) == ("talk", 6)
         whole = await ok(client, "GET", f"{base}/talk")
         assert len(whole["messages"]) == 12
+        pages, cursor = list[Any](), {}
+        while cursor is not None:
+            page = await ok(client, "GET", f"{base}/talk", params={"limit": 5, **cursor})
+            pages.append(page["messages"])
+            cursor = {"cursor": page["next"]} if page["next"] else None
+        assert [len(page) for page in pages] == [5, 5, 2]
+        assert [message for page in pages for message in page] == whole["messages"]
+        await refused(client, 404, "GET", f"{base}/talk", params={"cursor": "nothing"})
         body = {"strategy": "truncate", "retain": 2}
         plan = await ok(client, "POST", f"{base}/talk/compact", json={**body, "dry_run": True})
         assert plan["item"]["id"] is None

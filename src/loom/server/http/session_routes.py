@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -9,7 +10,7 @@ from fastapi import APIRouter, Path, Query
 
 from loom.admin.sessions import compact_saved, find_checkpoint, saved_session
 from loom.core.checks import MAX_ID_BYTES
-from loom.core.log import Checkpoint, Compaction
+from loom.core.log import Checkpoint, Compaction, LoggedMessage, Shown
 from loom.core.message import plain
 from loom.errors import NotFound
 from loom.server.http import shapes
@@ -47,10 +48,18 @@ async def sessions(caller: Reader, cursor: shapes.Cursor = None, limit: shapes.L
 
 @router.get("/{session:name}")
 async def show(
-    caller: Reader, session: Session, at: At = None, whole: Annotated[bool, Query()] = False
+    caller: Reader,
+    session: Session,
+    *,
+    at: At = None,
+    whole: Annotated[bool, Query()] = False,
+    cursor: shapes.Cursor = None,
+    limit: shapes.Limit = shapes.MOST_LISTED,
 ) -> shapes.ConversationOut:
-    """A conversation as the model is shown it; with `whole`, all original messages."""
+    """A conversation as the model is shown it; with `whole`, all original messages; `next` continues."""
     opened = await saved_session(caller.place.checkpoints, caller.session(session), at)
+    found: Sequence[LoggedMessage | Shown] = opened.log if whole else opened.shown
+    shown, following = shapes.page_of(found, lambda one: one.id, cursor, limit)
     return shapes.ConversationOut(
         scope=caller.echo(session),
         turn=opened.turn,
@@ -58,9 +67,10 @@ async def show(
             shapes.MessageOut(
                 id=one.id, role=one.message.role, text=plain_text("\n".join(map(plain, one.message.parts)))
             )
-            for one in (opened.log if whole else opened.shown)
+            for one in shown
         ],
         compactions=[_compaction(done) for done in opened.compactions],
+        next=following,
     )
 
 

@@ -446,11 +446,12 @@ class CompactionOut(BaseModel):
 
 
 class ConversationOut(ScopedAnswer):
-    """A conversation: what the model is shown, and the compactions that apply."""
+    """A conversation: what the model is shown, the compactions that apply, and the cursor of the next page."""
 
     turn: int
     messages: list[MessageOut]
     compactions: list[CompactionOut]
+    next: str | None = None
 
 
 class CheckpointOut(BaseModel):
