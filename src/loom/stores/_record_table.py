@@ -14,13 +14,14 @@ from datetime import datetime
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from loom.core.clock import to_micros
 from loom.core.codec import record_from_dict, record_to_dict
 from loom.core.filter import And, Eq, Filter, In
 from loom.core.record import Episode, Fact, Hit, Layer, Record, WorkingBlock, changed, rank_key, scored
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
 from loom.protocols.embedder import Vector
-from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKeys
+from loom.protocols.memory_store import DeadLetter, HitColumns, Job, Lease, Query, SearchKeys
 from loom.text.words import query_terms, terms
 
 # Records under numbers, so that their vectors and scores can lie in arrays, and the best of them.
@@ -469,14 +470,26 @@ class UserRecords:
 
     def search_hybrid(self, scope: Scope, query: Query, near: int, *, now: datetime) -> list[Hit]:
         """The best by words and the `near` best by vector, each with its cosine."""
+        return self._hits(self._both(scope, query, near, now))
+
+    def _both(self, scope: Scope, query: Query, near: int, now: datetime) -> dict[int, dict[str, float]]:
+        """The numbers of search_hybrid(), each with what every signal says of it."""
         fits, vector = self._fitting(scope, query, now), self._vector(query)
         by_words = self._ranked(self._words(query.text), query.limit, fits)
         dense = None if vector is None else self.vectors.cosines(vector)
         if dense is None:
-            return self._hits(by_words)
+            return by_words
         by_vector = self._ranked({DENSE: dense}, near, fits)
         near_too = self._why(list(by_words), {DENSE: dense})
-        return self._hits(by_vector | {number: why | near_too[number] for number, why in by_words.items()})
+        return by_vector | {number: why | near_too[number] for number, why in by_words.items()}
+
+    def search_columns(self, scope: Scope, query: Query, near: int, *, now: datetime) -> HitColumns:
+        """The hits of search_hybrid() in its order; only those that are read are copied."""
+        found = self._both(scope, query, near, now)
+        ids, records = self.numbering.ids, self.records
+        order = sorted(found, key=lambda number: (-math.fsum(found[number].values()), ids[number]))
+        held = len(records) if scope.session_id is None else None
+        return columns_of([records[ids[number]] for number in order], [found[number] for number in order], held=held)
 
     def _vector(self, query: Query) -> Vector | None:
         return None if query.vector is None else unit_vector(query.vector, self.dimension, "the vector of a query")
@@ -550,6 +563,29 @@ class UserRecords:
             self._move(record, archived)
             self.records[record.id] = archived
         return tuple(record.id for record in sorted((*old, *excess), key=_eviction_order))
+
+
+def columns_of(
+    records: Sequence[Record], whys: Sequence[Mapping[str, float]], *, held: int | None = None
+) -> HitColumns:
+    """Records as the columns of hits, each with what every signal says of it; one that is read is copied."""
+    import numpy as np  # noqa: PLC0415 - only a search pays for it
+
+    turns = [record if isinstance(record, Episode) else None for record in records]
+    names = dict.fromkeys(name for why in whys for name in why)
+    return HitColumns(
+        ids=[record.id for record in records],
+        kinds=[record.kind for record in records],
+        texts=[record.text for record in records],
+        origins=[record.provenance.origin for record in records],
+        speakers=[turn and turn.speaker for turn in turns],
+        sessions=[turn and turn.session_id for turn in turns],
+        times=[turn and to_micros(turn.at) for turn in turns],
+        attributes=[turn.attributes if turn else {} for turn in turns],
+        signals={name: np.array([why.get(name, np.nan) for why in whys]) for name in names},
+        read=lambda place: copied(records[place]),
+        held=held,
+    )
 
 
 def copied(record: Record) -> Record:

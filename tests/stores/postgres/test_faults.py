@@ -238,8 +238,7 @@ class Careless(PostgresStore):
     async def write(self, scope, **changes):
         try:
             async with self._server.transaction(scope, writes=True) as db:
-                await records.change(db, scope, put=changes["put"])
-                return await records.enqueue(db, scope, changes["jobs"])
+                return await records.change(db, scope, put=changes["put"], jobs=changes["jobs"])
         except StoreUnavailable:
             self.lies += 1
             return 0

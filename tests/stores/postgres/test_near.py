@@ -88,16 +88,21 @@ async def test_init_makes_the_index_of_a_user_with_very_many_vectors(store, serv
 
 async def test_the_planner_takes_the_index(store, server):
     await index(server)
-    async with store._server.looking(ALICE, look(ALICE, 10)) as (db, known):
-        assert Known(*known) == (LARGE, 16, True)
+
+    async def is_planned(db, row):
+        assert Known(*row) == (LARGE, LARGE, "test:16", 16, True)
         await db.execute("SET LOCAL enable_seqscan TO off")  # a table this small is read in no time
         await db.execute("SET LOCAL enable_sort TO off")
         sql, values = search.nearest_by_index(owner_of(ALICE), packed(np.ones(16)), 10, 16)
         plan = await (await db.execute(f"EXPLAIN {sql}".encode(), values)).fetchall()
-        assert any(index_name(owner_of(ALICE)) in line for (line,) in plan)
+        return any(index_name(owner_of(ALICE)) in line for (line,) in plan)
+
+    async def known(_, row):
+        return Known(*row)
+
+    assert await store._server.read(ALICE, look(ALICE, 10), is_planned)
     for scope, limit in ((BOB, 10), (ALICE, 501), (ALICE, None)):
-        async with store._server.looking(scope, look(scope, limit)) as (_, known):
-            assert not Known(*known).in_index
+        assert not (await store._server.read(scope, look(scope, limit), known)).in_index
 
 
 async def test_a_narrow_filter_still_finds_all(store, server):

@@ -215,7 +215,7 @@ async def embedded_anew(store):
 
 @pytest.mark.parametrize("change", [forgotten_and_written_anew, written_anew, embedded_anew])
 async def test_a_search_sees_one_state_whatever_is_written_meanwhile(change, server, monkeypatch):
-    parts, changes = search.index.parts, [change]
+    parts, changes = search.index.parts_and_nearest, [change]
 
     async def then_changed(*asked):
         found = await parts(*asked)
@@ -223,7 +223,7 @@ async def test_a_search_sees_one_state_whatever_is_written_meanwhile(change, ser
             await changes.pop()(other)
         return found
 
-    monkeypatch.setattr(search.index, "parts", then_changed)
+    monkeypatch.setattr(search.index, "parts_and_nearest", then_changed)
     async with PostgresStore(server.app) as store, PostgresStore(server.app) as other:
         await store.bind("test:3", 3)
         await store.put(ALICE, an_episode("e1", "green tea"))

@@ -24,13 +24,20 @@ from loom.stores import checkpoints as kernel
 from loom.stores._packed import LogSlice
 from loom.stores.base import reading
 from loom.stores.checkpoints import Action, BaseCheckpointStore, Matching, Saved, T, TreeLink, TreePort
-from loom.stores.postgres.connection import FORGET_MARKS, Database, all_users, one, owner_of, rows, run
+from loom.stores.postgres.connection import FORGET_MARKS, Database, all_users, fetch, one, owner_of, rows, run
+from loom.stores.postgres.records import bigints, byteas
 from loom.stores.postgres.schema import SCHEMA, UNSWEPT, Guard, guarded
 
+_NEWEST = "node, data FROM checkpoint_nodes WHERE owner = %s AND session_id = %s ORDER BY node DESC LIMIT 1"
+_NAMED = "node, data FROM checkpoint_nodes WHERE owner = %s AND session_id = %s AND id = %s"
 _KEEP = (
-    "WITH named AS (INSERT INTO checkpoint_users VALUES (%s, %s, %s) ON CONFLICT (owner) DO NOTHING) "
-    "INSERT INTO checkpoint_parts (owner, hash, body, uses) SELECT %s, * FROM unnest(%s::bytea[], %s::bytea[], "
-    "%s::bigint[]) ON CONFLICT (owner, hash) DO UPDATE SET uses = checkpoint_parts.uses + excluded.uses"
+    "WITH named AS (INSERT INTO checkpoint_users VALUES (%s, %s, %s) ON CONFLICT (owner) DO NOTHING), "
+    "kept AS (INSERT INTO checkpoint_parts (owner, hash, body, uses) SELECT %s, * FROM "
+    "unnest(%s::bytea[], %s::bytea[], %s::bigint[]) "
+    "ON CONFLICT (owner, hash) DO UPDATE SET uses = checkpoint_parts.uses + excluded.uses) "
+    "INSERT INTO checkpoint_nodes (owner, node, parent, session_id, id, data, size, parts, entries) "
+    "SELECT %s, (SELECT coalesce(max(node), 0) + 1 FROM checkpoint_nodes WHERE owner = %s), %s, %s, %s, %s, "
+    "%s, %s::bytea[], %s"
 )
 _RELEASE = (
     "UPDATE checkpoint_parts AS p SET uses = p.uses - gone.uses FROM unnest(%s::bytea[], %s::bigint[]) "
@@ -144,12 +151,17 @@ class _PostgresSaves(TreePort[int]):
         self._db, self._scope, self._owner = db, scope, owner_of(scope)
 
     async def find(self, session_id: str, *ids: str | None) -> list[Saved[int] | None]:
-        found: list[Saved[int] | None] = []
-        for id in ids:
-            which, values = ("true", ()) if id is None else ("id = %s", (id,))
-            sql = f"SELECT node, data FROM checkpoint_nodes WHERE owner = %s AND session_id = %s AND {which}"
-            row = await one(self._db, f"{sql} ORDER BY node DESC LIMIT 1", self._owner, session_id, *values)
-            found.append(None if row is None else Saved(int(row[0]), _checkpoint(*row)))
+        if not ids:
+            return []
+        which = [_NEWEST if id is None else _NAMED for id in ids]
+        looks = [f"SELECT {place}, s.* FROM (SELECT {one}) AS s" for place, one in enumerate(which)]
+        values = [value for id in ids for value in (self._owner, session_id, *(() if id is None else (id,)))]
+        found: list[Saved[int] | None] = [None] * len(ids)
+        read: dict[int, Saved[int]] = {}  # the newest is mostly asked for by its id as well
+        for place, node, data in await fetch(self._db, " UNION ALL ".join(looks), *values):
+            if node not in read:
+                read[node] = Saved(int(node), _checkpoint(node, data))
+            found[place] = read[node]
         return found
 
     async def checkpoints(
@@ -232,15 +244,10 @@ class _PostgresSaves(TreePort[int]):
         owner, packed = self._owner, packing.pack_entries(entries)
         bodies, uses = packed.bodies, Counter(packed.hashes)
         named = (owner, self._scope.namespace, self._scope.user_id)
-        await run(self._db, _KEEP, *named, owner, list(bodies), list(bodies.values()), [uses[hash] for hash in bodies])
-        await run(
-            self._db,
-            "INSERT INTO checkpoint_nodes (owner, node, parent, session_id, id, data, size, parts, entries) "
-            "SELECT %s, (SELECT coalesce(max(node), 0) + 1 FROM checkpoint_nodes WHERE owner = %s), %s, %s, %s, %s, "
-            "%s, %s::bytea[], %s",
-            *(owner, owner, parent, checkpoint.session_id, checkpoint.id, to_bytes(checkpoint_to_dict(checkpoint))),
-            *(len(entries), list(packed.hashes), packed.entries),
-        )
+        kept = (byteas(list(bodies)), byteas(list(bodies.values())), bigints([uses[hash] for hash in bodies]))
+        saved = (checkpoint.session_id, checkpoint.id, to_bytes(checkpoint_to_dict(checkpoint)), len(entries))
+        parts = (byteas(list(packed.hashes)), packed.entries)
+        await run(self._db, _KEEP, *named, owner, *kept, owner, owner, parent, *saved, *parts)
 
     async def drop(self, bare: Sequence[int], gone: Sequence[int]) -> None:
         db, owner = self._db, self._owner

@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 import anyio
 
 from loom.core.scope import Scope
-from loom.errors import MissingExtra, StoreError, StoreUnavailable, UsageError
+from loom.errors import EmbedderMismatch, MissingExtra, StoreError, StoreUnavailable, UsageError
 from loom.stores.base import damage_at
 
 # Which rows belong to whom: a user as one number of fixed size, and what a scope may see.
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 Row: TypeAlias = tuple[Any, ...]
 Database: TypeAlias = "AsyncConnection[Row]"
 Cursor: TypeAlias = "AsyncCursor[Row]"
+_Looked: TypeAlias = "Callable[[Database, Sequence[Row | None]], Awaitable[_T]]"
 
 # All of it ends with the transaction: a pooled connection carries nothing from one user to the next. One message, with
 # the values in it, because each message more is a way to the server and back.
@@ -471,20 +472,32 @@ class Server:
 
         A user's writers go one at a time. What was done again is there once: see `MARK`.
         """
+        return await self._work(scope, "", lambda db, _: do(db), writes=writes)
+
+    async def write(self, scope: Scope, look: str, do: _Looked[_T]) -> _T:
+        """work() for a writer, with the first row of each statement of `look`, which no text of a caller may be in."""
+        return await self._work(scope, look, do, writes=True)
+
+    async def _work(self, scope: Scope | None, look: str, do: _Looked[_T], *, writes: bool) -> _T:
         end = await self._start()
         mark = uuid4() if writes and scope is not None else None
         more = self._lock_of(scope) if writes else ""
         if mark is not None and scope is not None:
             more += MARK.format(owner=owner_of(scope), mark=mark)
+        more, looks = (f"{more}; {look}", look.count("; ") + 1) if look else (more, 0)
         results: list[_T] = []
 
         async def attempt() -> _T:
             number = None
             async with self._lent(scope, more, end) as (db, answer):
                 if mark is not None:
-                    await answer.set_result(-1)
+                    await answer.set_result(-1 - looks)
                     number = (await answer.fetchone() or (0,))[0]
-                results.append(await do(db))
+                found: list[Row | None] = []
+                for place in range(looks):
+                    await answer.set_result(place - looks)
+                    found.append(await answer.fetchone())
+                results.append(await do(db, found))
                 try:
                     await self._commit(db, scope, writes=writes)
                 except Exception as error:
@@ -583,14 +596,17 @@ class Server:
                 "write; write again"
             )
 
-    async def read(self, scope: Scope, look: str, do: Callable[[Database, Row], Awaitable[_T]]) -> _T:
+    async def read(
+        self, scope: Scope, look: str, do: Callable[[Database, Row], Awaitable[_T]], *, newest: bool = False
+    ) -> _T:
         """Do something in a transaction in which nothing changes, with the one row that a statement at its start gives.
 
         The statement goes with the message that begins it, so its text may hold nothing that a caller wrote. A replica
-        answers, if there is one that has replayed what this store wrote and saw of the user; else the primary.
+        answers, if there is one that has replayed what this store wrote and saw of the user; else the primary, which
+        has the `newest`.
         """
         end = await self._start()
-        replica = self._replica
+        replica = None if newest else self._replica
         if replica is not None and anyio.current_time() >= self._rests_until:
             try:
                 with anyio.move_on_after(_PATIENCE):
@@ -599,6 +615,8 @@ class Server:
                 self._replica_note = ""
                 if found:
                     return found[0]
+            except EmbedderMismatch:  # it may not have followed to another embedder yet
+                pass
             except StoreError as error:
                 self._rests_until = anyio.current_time() + _REST
                 self._replica_note = f"the replica does not answer, and the primary is read instead: {error}"
@@ -678,16 +696,6 @@ class Server:
             async with self._lent(scope, self._lock_of(scope) if writes else "", end) as (db, _):
                 yield db
                 await self._commit(db, scope, writes=writes)
-
-    @asynccontextmanager
-    async def looking(self, scope: Scope, look: str) -> AsyncGenerator[tuple[Database, Row]]:
-        """A transaction in which nothing changes, and the one row that a statement at its start gives."""
-        end = await self._start()
-        with translate_errors(self.name):
-            async with self._lent(scope, f"; {look}", end, level=_UNCHANGED) as (db, answer):
-                await answer.set_result(-1)
-                yield db, await answer.fetchone() or ()
-                await db.commit()
 
     @asynccontextmanager
     async def _lent(

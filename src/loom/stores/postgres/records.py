@@ -8,8 +8,11 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from struct import Struct
 from typing import Any, NamedTuple
 from uuid import UUID
+
+import numpy as np
 
 from loom.core.filter import Filter
 from loom.core.record import Layer, Record, WorkingBlock
@@ -31,7 +34,17 @@ from loom.stores._search import (
     without,
 )
 from loom.stores.base import LeaseRequest, reading
-from loom.stores.postgres.connection import Database, Row, fetch, one, owner_of, rows, run, run_many, seen
+from loom.stores.postgres.connection import (
+    Database,
+    Packed,
+    Row,
+    fetch,
+    one,
+    owner_of,
+    rows,
+    run,
+    seen,
+)
 from loom.text.words import query_terms
 
 # Filters as conditions of Postgres.
@@ -50,7 +63,7 @@ condition = POSTGRES.condition
 
 # One row after another is looked up by its key: left to itself, a planner that knows little may read all of them.
 _PLACES = (
-    "FROM unnest(%b::bigint[], %b::text[], %b::text[]) AS g (run, term, signal) "
+    "FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS g (run, term, signal) "
     "CROSS JOIN LATERAL (SELECT p.ctid, p.entries FROM postings AS p "
     "WHERE p.owner = %s AND p.run = g.run AND p.term = g.term AND p.signal = g.signal OFFSET 0) AS h"
 )
@@ -58,7 +71,7 @@ _READ = f"SELECT g.run, g.term, g.signal, h.entries {_PLACES}"
 _DROP = f"DELETE FROM postings WHERE owner = %s AND ctid = ANY(ARRAY(SELECT h.ctid {_PLACES}))"
 _WRITE = (
     "INSERT INTO postings (owner, run, term, signal, entries) "
-    "SELECT %s, * FROM unnest(%b::bigint[], %b::text[], %b::text[], %b::bytea[]) "
+    "SELECT %s, * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::bytea[]) "
     "ON CONFLICT (owner, run, term, signal) DO UPDATE SET entries = "
 )
 _AT_ONCE = 2_000
@@ -83,6 +96,68 @@ _ASKED = (
     "WHERE p.owner = %s AND p.run = g.run AND p.term = ANY(%s) OFFSET 0) AS h "
     "JOIN lengths AS l ON l.owner = %s AND l.signal = h.signal"
 )
+# The nearest come with the words, in a row of their own: packed numbers and cosines, nearest first.
+_ASKED_BOTH = (
+    f"{_ASKED} UNION ALL SELECT NULL, NULL, (SELECT string_agg(int8send(n.number) || float8send(n.score), '' "
+    "ORDER BY n.score DESC) FROM ({}) AS n), NULL, NULL"
+)
+
+
+# Arrays as Postgres receives them: made here, they cost a fraction of what the driver needs for hundreds of values.
+_ARRAY_HEAD = Struct(">iiIii")
+_NO_ARRAY = Struct(">iiI")
+_BYTEA, _BIGINT, _TEXT = 17, 20, 25
+_BIGINTS = np.dtype([("bytes", ">i4"), ("number", ">i8")])
+
+
+def bigints(numbers: Collection[int]) -> Packed:
+    """Numbers as an array of type bigint."""
+    if not numbers:
+        return Packed(_NO_ARRAY.pack(0, 0, _BIGINT))
+    made = np.empty(len(numbers), _BIGINTS)
+    made["bytes"] = 8
+    made["number"] = list(numbers)
+    return Packed(_ARRAY_HEAD.pack(1, 0, _BIGINT, len(numbers), 1) + made.tobytes())
+
+
+def texts(values: Iterable[str]) -> Packed:
+    """Texts as an array of type text."""
+    return _packed_array(_TEXT, [value.encode() for value in values])
+
+
+def byteas(values: Sequence[bytes]) -> Packed:
+    """Bytes as an array of type bytea."""
+    return _packed_array(_BYTEA, values)
+
+
+def _packed_array(type_number: int, values: Sequence[bytes]) -> Packed:
+    if not values:
+        return Packed(_NO_ARRAY.pack(0, 0, type_number))
+    data = [len(value).to_bytes(4, "big") + value for value in values]
+    return Packed(_ARRAY_HEAD.pack(1, 0, type_number, len(values), 1) + b"".join(data))
+
+
+class Batch:
+    """Statements that change different rows, and so can be sent as one."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._statements: list[str] = []
+        self._values: list[Any] = []
+
+    def add(self, sql: str, *values: Any) -> None:
+        """Run this with the others. None of them sees what another one did."""
+        self._statements.append(sql)
+        self._values += values
+
+    async def send(self) -> None:
+        """Run them all, or nothing if there are none."""
+        if len(self._statements) == 1:
+            await run(self._db, self._statements[0], *self._values)
+        elif self._statements:
+            steps = ", ".join(f"step{place} AS ({sql})" for place, sql in enumerate(self._statements))
+            await run(self._db, f"WITH {steps} SELECT", *self._values)
+        self._statements, self._values = [], []
 
 
 async def read(work: Callable[[], object], *texts: str) -> None:
@@ -90,28 +165,31 @@ async def read(work: Callable[[], object], *texts: str) -> None:
     await off_loop(sum(map(len, texts)), work)
 
 
-async def write_index(db: Database, owner: UUID, change: TextChange, *, before: int, size: int) -> None:
-    """Write a change of a user who had `before` numbers and now has `size`."""
+async def write_index(db: Database, batch: Batch, owner: UUID, change: TextChange, *, before: int, size: int) -> None:
+    """Write a change of a user who had `before` numbers and now has `size`, mostly with the rest of a batch."""
     start = joined_run(before, size)
     if start is not None:
         await run(db, _JOIN, owner, start, start)
     chars = sum(words for _, words in change.lengths.values()) * _WORD
     added, gone = await off_loop(chars, lambda: (change.entries(size), change.gone(size)))
     if gone:
-        await _take_out(db, owner, gone, added)
+        await _take_out(db, batch, owner, gone, added)
     places = list(added)
     for start in range(0, len(places), _AT_ONCE):
         some = places[start : start + _AT_ONCE]
-        await run(db, _APPEND, owner, *_columns(some), [added[place] for place in some])
+        values = (owner, *_columns(some), byteas([added[place] for place in some]))
+        if len(places) > _AT_ONCE:
+            await run(db, _APPEND, *values)
+        else:
+            batch.add(_APPEND, *values)
     if change.lengths:
-        signals = list(change.lengths)
-        counts = ([grown[place] for grown in change.lengths.values()] for place in (0, 1))
-        await run(db, _COUNT, owner, signals, *counts)
-    if any(texts < 0 for texts, _ in change.lengths.values()):
-        await run(db, "DELETE FROM lengths WHERE owner = %s AND texts = 0", owner)
+        counts = (bigints([grown[place] for grown in change.lengths.values()]) for place in (0, 1))
+        batch.add(_COUNT, owner, texts(change.lengths), *counts)
 
 
-async def _take_out(db: Database, owner: UUID, gone: Mapping[Place, set[int]], added: dict[Place, bytes]) -> None:
+async def _take_out(
+    db: Database, batch: Batch, owner: UUID, gone: Mapping[Place, set[int]], added: dict[Place, bytes]
+) -> None:
     """Take numbers out of places; what is added to such a place is written with it, and taken from `added`."""
     held = {(run, term, signal): data for run, term, signal, data in await fetch(db, _READ, *_columns(gone), owner)}
     with reading("the word index"):
@@ -119,137 +197,288 @@ async def _take_out(db: Database, owner: UUID, gone: Mapping[Place, set[int]], a
     left = {place: data + added.pop(place, b"") for place, data in rest.items()}
     kept = {place: data for place, data in left.items() if data}
     if kept:
-        await run(db, _SET, owner, *_columns(kept), list(kept.values()))
+        batch.add(_SET, owner, *_columns(kept), byteas(list(kept.values())))
     if len(kept) < len(left):
-        await run(db, _DROP, owner, *_columns(left.keys() - kept.keys()), owner)
+        batch.add(_DROP, owner, *_columns(left.keys() - kept.keys()), owner)
 
 
-def _columns(places: Collection[Place]) -> list[list[Any]]:
-    return [list(column) for column in zip(*places, strict=True)]
+def _columns(places: Collection[Place]) -> tuple[Packed, Packed, Packed]:
+    runs, terms, signals = zip(*places, strict=True)
+    return bigints(runs), texts(terms), texts(signals)
 
 
 async def parts(db: Database, owner: UUID, text: str, size: int) -> list[PostingPart]:
     """What each term of a text adds to each signal, where the user has `size` numbers; every score is above 0."""
+    return _parts_of(await fetch(db, _ASKED, *_asked(owner, text, size)), size)
+
+
+async def parts_and_nearest(
+    db: Database, owner: UUID, text: str, size: int, nearest: tuple[str, tuple[Any, ...]]
+) -> tuple[list[PostingPart], bytes]:
+    """The same, and what a query for numbers and scores finds: 8 bytes for each of both, the highest score first."""
+    sql, values = nearest
+    *found, last = await fetch(db, _ASKED_BOTH.format(sql), *_asked(owner, text, size), *values)
+    return _parts_of(found, size), last[2] or b""
+
+
+def _asked(owner: UUID, text: str, size: int) -> tuple[Any, ...]:
+    return (list(runs_of(size)), owner, list(query_terms(text)), owner)
+
+
+def _parts_of(found: Iterable[Row], size: int) -> list[PostingPart]:
     spoken: defaultdict[tuple[str, str], list[bytes]] = defaultdict(list)
     lengths: dict[str, tuple[int, int]] = {}
-    asked = (list(runs_of(size)), owner, list(query_terms(text)), owner)
-    for term, signal, entries, texts, words in await fetch(db, _ASKED, *asked):
+    for term, signal, entries, texts, words in found:
         spoken[term, signal].append(entries)
         lengths[signal] = texts, words
     with reading("the word index"):
-        found = parts_of(spoken, lengths)
-        check_numbers(found, size)
-    return found
+        made = parts_of(spoken, lengths)
+        check_numbers(made, size)
+    return made
 
 
-_INSERT = "INSERT INTO records SELECT * FROM json_populate_recordset(NULL::records, %s::json)"
-_UPDATE = f"UPDATE records SET {', '.join(f'{name} = %s' for name in _sql.COLUMNS)} WHERE owner = %s AND number = %s"
+_INSERT = (
+    "INSERT INTO records SELECT * FROM json_populate_recordset(NULL::records, %s::json) "
+    f"ON CONFLICT (owner, number) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _sql.COLUMNS)}"
+)
 _KEYS = (
-    "INSERT INTO keys (owner, number, kind, text) SELECT %s, * FROM unnest(%b::bigint[], %b::text[], %b::text[]) "
+    "INSERT INTO keys (owner, number, kind, text) SELECT %s, * FROM unnest(%s::bigint[], %s::text[], %s::text[]) "
     "ON CONFLICT (owner, number, kind) DO UPDATE SET text = excluded.text"
 )
+_GROWN = ("next_number", "records", "next_job", "removed")
+_REGISTER = (
+    f"INSERT INTO users (owner, namespace, user_id, life, {', '.join(_GROWN)}) "
+    "VALUES (%s, %s, %s, (SELECT users FROM forgotten), %s, %s, %s, %s) ON CONFLICT (owner) "
+    f"DO UPDATE SET {', '.join(f'{name} = users.{name} + excluded.{name}' for name in _GROWN)}"
+)
+_QUEUE = "INSERT INTO jobs SELECT * FROM json_populate_recordset(NULL::jobs, %s::json)"
+_QUEUED = ("session_id", "id", "kind", "key", "run_at", "payload", "attempts")
+_COLUMNS = len(_sql.COLUMNS)
 
 
-class _Write(NamedTuple):
-    """A change that is being made: what it does to the word index, and the numbers of the records that are new."""
+class UserRow(NamedTuple):
+    """What a write begins with: the user's epoch and counters, None and 0 for an unknown user."""
 
-    db: Database
-    scope: Scope
-    owner: UUID
-    words: TextChange
-    new: dict[str, int]
-    replaced: set[int]
-    """The numbers of the records that got another text."""
+    life: int | None
+    removed: int | None
+    next_number: int
+    next_job: int
+    forgotten: int
+
+    @property
+    def epoch(self) -> str:
+        """A token that changes whenever text of the user is removed; of an unknown one, when any is forgotten."""
+        # A user who came and went while another call prepared a write is not the user who was never there.
+        return f"-{self.forgotten}" if self.life is None else f"{self.life}.{self.removed}"
+
+    def check_epoch(self, scope: Scope, since: str | None) -> None:
+        """Refuse a write that was prepared before text of its user was removed."""
+        if since is not None and self.epoch != since:
+            raise StaleWrite(scope.user_id)
 
 
-async def epoch(db: Database, scope: Scope) -> str:
-    """A token that changes whenever text of the user is removed; for an unknown user, when any user is forgotten."""
-    found = await one(db, "SELECT life, removed FROM users WHERE owner = %s", owner_of(scope))
-    if found is not None:
-        return f"{found[0]}.{found[1]}"
-    # A user who came and went while another call prepared a write is not the user who was never there.
-    gone = await one(db, "SELECT users FROM forgotten")
-    return f"-{gone[0] if gone else 0}"
+def user_look(scope: Scope) -> str:
+    """The statement for the row of a user."""
+    return (
+        "SELECT u.life, u.removed, coalesce(u.next_number, 0), coalesce(u.next_job, 0), coalesce(f.users, 0) "
+        f"FROM (SELECT) AS o LEFT JOIN users AS u ON u.owner = '{owner_of(scope)}' LEFT JOIN forgotten AS f ON true"
+    )
 
 
-async def check_epoch(db: Database, scope: Scope, since: str | None) -> None:
-    """Refuse a write that was prepared before text of its user was removed."""
-    if since is not None and await epoch(db, scope) != since:
-        raise StaleWrite(scope.user_id)
+class Writing:
+    """One transaction on what a user has: looks first, and sends what it changes together at the end."""
+
+    def __init__(self, db: Database, scope: Scope, user: UserRow) -> None:
+        self.db, self.scope, self.owner, self.user = db, scope, owner_of(scope), user
+        self.batch = Batch(db)
+        self._words = TextChange()
+        self._stored: dict[str, Row] = {}
+        """Rows of the records that are there: the columns of a record, its number, and its keys if they count."""
+        self._new: dict[str, int] = {}
+        self._grown = dict.fromkeys(_GROWN, 0)
+        self._is_registered = False
+
+    async def change(self, put: Sequence[Record], delete: Sequence[str], keys: Keys) -> int:
+        """Delete, put and set keys, in this order; returns how many records were deleted."""
+        if not (put or delete or keys):
+            return 0
+        await self._look([record.id for record in put], [*delete, *keys])
+        deleted = await self._delete(delete) if delete else 0
+        if put:
+            await self._put(put)
+        if keys:
+            await self._set_keys(keys)
+        before = self.user.next_number
+        await write_index(
+            self.db, self.batch, self.owner, self._words, before=before, size=before + self._grown["next_number"]
+        )
+        return deleted
+
+    async def enqueue(self, jobs: Sequence[Job]) -> int:
+        """Queue the jobs whose key is not open yet; returns how many."""
+        if not jobs:
+            return 0
+        sql = "SELECT key, id FROM jobs WHERE owner = %s AND dead_at IS NULL AND (key = ANY(%s) OR id = ANY(%s))"
+        found = await fetch(self.db, sql, self.owner, texts(job.key for job in jobs), texts(job.id for job in jobs))
+        new = new_jobs(jobs, {key for key, _ in found}, {id for _, id in found})
+        self._is_registered = True
+        self._grown["next_job"] = len(new)
+        if new:
+            owner, first = str(self.owner), self.user.next_job
+            queued = [dict(zip(_QUEUED, _sql.job_to_row(job), strict=True)) for job in new]
+            rows = [{"owner": owner, "number": first + place, **job} for place, job in enumerate(queued)]
+            self.batch.add(_QUEUE, json.dumps(rows))
+        return len(new)
+
+    async def numbers(self, ids: Collection[str]) -> dict[str, int]:
+        """The numbers of those of the records that the scope sees, new ones included."""
+        missing = [id for id in ids if id not in self._new and id not in self._stored]
+        if missing:
+            await self._look(missing)
+        seen = {id: row[_COLUMNS] for id in ids if (row := self._stored.get(id)) is not None and self._sees(row)}
+        return seen | {id: self._new[id] for id in ids if id in self._new}
+
+    async def send(self) -> None:
+        """Send what is changed."""
+        if self._is_registered:
+            named = (self.owner, self.scope.namespace, self.scope.user_id)
+            self.batch.add(_REGISTER, *named, *self._grown.values())
+        elif any(self._grown.values()):
+            sums = ", ".join(f"{name} = {name} + %s" for name in _GROWN)
+            self.batch.add(f"UPDATE users SET {sums} WHERE owner = %s", *self._grown.values(), self.owner)
+        await self.batch.send()
+        if any(texts < 0 for texts, _ in self._words.lengths.values()):
+            await run(self.db, "DELETE FROM lengths WHERE owner = %s AND texts = 0", self.owner)
+
+    async def _look(self, ids: Iterable[str], keyed: Iterable[str] = ()) -> None:
+        """Read these records of the user, some of them with their keys.
+
+        One after another is looked up by its id: left to itself, a planner that knows nothing of a new user may read
+        all.
+        """
+        asked = dict.fromkeys(ids, "") | dict.fromkeys(keyed, "k")
+        keys = (
+            "CASE WHEN g.how = 'k' THEN (SELECT json_object_agg(k.kind, k.text)::text FROM keys AS k "
+            "WHERE k.owner = %s AND k.number = r.number) END"
+        )
+        of_id = f"SELECT {_sql.SELECTED}, r.number, {keys} FROM records AS r WHERE r.owner = %s AND r.id = g.id"
+        sql = (
+            f"SELECT r.* FROM unnest(%s::text[], %s::text[]) AS g (id, how) CROSS JOIN LATERAL ({of_id} OFFSET 0) AS r"
+        )
+        found = await fetch(self.db, sql, texts(asked), texts(asked.values()), self.owner, self.owner)
+        self._stored |= {row[0]: row for row in found}
+
+    def _sees(self, row: Row) -> bool:
+        """Whether the scope sees a record; facts and blocks have no layer and no session."""
+        return self.scope.session_id is None or row[_LAYER] is None or row[_SESSION] == self.scope.session_id
+
+    async def _delete(self, ids: Iterable[str]) -> int:
+        gone = {row[_COLUMNS]: row for id in ids if (row := self._stored.get(id)) is not None and self._sees(row)}
+        if not gone:
+            return 0
+        held: dict[tuple[int, str], str] = {}
+        for number, row in gone.items():
+            record = _sql.from_row(row)
+            held[number, OWN] = record.text
+            held |= {(number, f"{OWN}.{kind}"): text for kind, text in _keys_of(row).items()}
+            del self._stored[record.id]
+        await read(
+            lambda: [self._words.remove(kind, number, text) for (number, kind), text in held.items()], *held.values()
+        )
+        self._grown["records"] -= len(gone)
+        self._grown["removed"] = 1
+        # At once, and not with the rest: what is put again under the same id takes a new number.
+        for table in ("keys", "vectors", "records"):
+            await run(self.db, f"DELETE FROM {table} WHERE owner = %s AND number = ANY(%s)", self.owner, list(gone))
+        return len(gone)
+
+    async def _put(self, records: Sequence[Record]) -> None:
+        words, stored, first = self._words, self._stored, self.user.next_number
+        before = {record.id: _sql.from_row(stored[record.id]) for record in records if record.id in stored}
+        wanted = _newest(records, before)
+        new = [record for id, record in wanted.items() if id not in before]
+        self._new.update((record.id, first + place) for place, record in enumerate(new))
+        self._is_registered = True
+        self._grown["next_number"] = len(new)
+        self._grown["records"] += len(new)
+        await read(lambda: [words.add(OWN, self._new[r.id], r.text) for r in new], *(r.text for r in new))
+        made = {id: _sql.to_row(record) for id, record in wanted.items()}
+        numbers = self._new | {id: stored[id][_COLUMNS] for id in before}
+        rows = [
+            _fields(self.owner, numbers[id], row)
+            for id, row in made.items()
+            if id not in before or row != stored[id][:_COLUMNS]
+        ]
+        if rows:
+            self.batch.add(_INSERT, json.dumps(rows))
+        changed = [(numbers[id], before[id].text, wanted[id].text) for id in before]
+        changed = [(number, old, text) for number, old, text in changed if old != text]
+        if changed:
+            await read(partial(_reindex, words, changed), *(text for one in changed for text in one[1:]))
+            # The vector of another text would find the record for words it no longer says.
+            self._grown["removed"] = 1
+            sql = "DELETE FROM vectors WHERE owner = %s AND number = ANY(%s)"
+            await run(self.db, sql, self.owner, [number for number, *_ in changed])
+
+    async def _set_keys(self, keys: Keys) -> None:
+        words = self._words
+        kept: dict[tuple[int, str], str] = {}
+        gone: list[tuple[int, str]] = []
+        changes: list[tuple[Callable[[str, int, str], object], str, int, str]] = []
+        for id, of_record in keys.items():
+            row = self._stored.get(id)
+            number = self._new.get(id) if row is None or not self._sees(row) else row[_COLUMNS]
+            if number is None:
+                raise no_record(id, "keys")
+            held = {} if row is None else _keys_of(row)
+            for kind, text in of_record.items():
+                before = held.get(kind)
+                if before is not None:
+                    changes.append((words.remove, f"{OWN}.{kind}", number, before))
+                if text.strip():
+                    changes.append((words.add, f"{OWN}.{kind}", number, text))
+                    kept[number, kind] = text
+                elif before is not None:
+                    gone.append((number, kind))
+        await read(lambda: [do(kind, number, text) for do, kind, number, text in changes], *(c[-1] for c in changes))
+        if kept:
+            numbers, kinds = zip(*kept, strict=True)
+            self.batch.add(_KEYS, self.owner, bigints(numbers), texts(kinds), texts(kept.values()))
+        if gone:
+            numbers, kinds = zip(*gone, strict=True)
+            sql = "DELETE FROM keys AS k USING unnest(%s::bigint[], %s::text[]) AS g (number, kind) "
+            sql += "WHERE k.owner = %s AND k.number = g.number AND k.kind = g.kind"
+            self.batch.add(sql, bigints(numbers), texts(kinds), self.owner)
+
+
+_LAYER, _SESSION = _sql.COLUMNS.index("layer"), _sql.COLUMNS.index("session_id")
+
+
+def _keys_of(row: Row) -> dict[str, str]:
+    """The keys of a row of a record that was read with them."""
+    return {} if row[-1] is None else json.loads(row[-1])
 
 
 async def change(
-    db: Database, scope: Scope, *, put: Sequence[Record] = (), delete: Sequence[str] = (), keys: Keys | None = None
+    db: Database, scope: Scope, *, put: Sequence[Record] = (), delete: Sequence[str] = (), jobs: Sequence[Job] = ()
 ) -> int:
-    """Delete, put and set keys, in this order; returns how many records were deleted."""
-    write = _Write(db, scope, owner_of(scope), TextChange(), {}, set())
-    deleted = await _delete(write, delete) if delete else 0
-    if put:
-        await _put(write, put)
-    if keys:
-        await _set_keys(write, keys)
-    if deleted or write.replaced:
-        await run(db, "UPDATE users SET removed = removed + 1 WHERE owner = %s", write.owner)
-    if put or deleted or keys:
-        size = max(write.new.values()) + 1 if write.new else await next_number(db, write.owner)
-        await write_index(db, write.owner, write.words, before=size - len(write.new), size=size)
+    """Delete and put records, and queue jobs; returns how many were deleted."""
+    writing = Writing(db, scope, UserRow(*(await one(db, user_look(scope)) or ())))
+    deleted = await writing.change(put, delete, {})
+    await writing.enqueue(jobs)
+    await writing.send()
     return deleted
 
 
-async def next_number(db: Database, owner: UUID) -> int:
-    """How many numbers the user's records have taken."""
-    found = await one(db, "SELECT next_number FROM users WHERE owner = %s", owner)
-    return found[0] if found else 0
+def _reindex(words: TextChange, changed: Sequence[tuple[int, str, str]]) -> None:
+    for number, before, text in changed:
+        words.remove(OWN, number, before)
+        words.add(OWN, number, text)
 
 
-async def take_numbers(db: Database, scope: Scope, amount: int, *counters: str) -> int:
-    """Register the user and raise these counters of theirs; returns the old value of the first, a number never used."""
-    sums = ", ".join(f"{name} = users.{name} + excluded.{name}" for name in counters)
-    found = await one(
-        db,
-        f"INSERT INTO users (owner, namespace, user_id, life, {', '.join(counters)}) "
-        f"VALUES (%s, %s, %s, (SELECT users FROM forgotten){', %s' * len(counters)}) "
-        f"ON CONFLICT (owner) DO UPDATE SET {sums} RETURNING {counters[0]}",
-        *(owner_of(scope), scope.namespace, scope.user_id, *([amount] * len(counters))),
-    )
-    assert found is not None
-    return int(found[0]) - amount
-
-
-async def _put(write: _Write, records: Sequence[Record]) -> None:
-    db, scope, owner, words, *_ = write
-    stored: dict[str, tuple[Record, int]] = {}
-    for row in await _of_ids(db, scope.for_user(), [record.id for record in records], f"{_sql.SELECTED}, r.number"):
-        record = _sql.from_row(row)
-        stored[record.id] = (record, row[-1])
-    wanted = _newest(records, {id: record for id, (record, _) in stored.items()})
-    new = [record for id, record in wanted.items() if id not in stored]
-    first = await take_numbers(db, scope, len(new), "next_number", "records")
-    write.new.update((record.id, first + place) for place, record in enumerate(new))
-    if new:
-        await run(db, _INSERT, json.dumps([_fields(owner, write.new[record.id], record) for record in new]))
-    await read(lambda: [words.add(OWN, write.new[r.id], r.text) for r in new], *(r.text for r in new))
-    old = [(record, *stored[id]) for id, record in wanted.items() if id in stored]
-    await run_many(db, _UPDATE, [(*_sql.to_row(record), owner, number) for record, _, number in old])
-    changed = [(record, before, number) for record, before, number in old if record.text != before.text]
-    if changed:
-        await read(partial(_reindex, words, changed), *(r.text for pair in changed for r in pair[:2]))
-        # The vector of another text would find the record for words it no longer says.
-        write.replaced.update(number for _, _, number in changed)
-        await run(db, "DELETE FROM vectors WHERE owner = %s AND number = ANY(%s)", owner, list(write.replaced))
-
-
-def _reindex(words: TextChange, changed: Sequence[tuple[Record, Record, int]]) -> None:
-    for record, before, number in changed:
-        words.remove(OWN, number, before.text)
-        words.add(OWN, number, record.text)
-
-
-def _fields(owner: UUID, number: int, record: Record) -> dict[str, Any]:
-    """A new row: what is NULL is left out."""
-    columns = (
-        (name, value) for name, value in zip(_sql.COLUMNS, _sql.to_row(record), strict=True) if value is not None
-    )
+def _fields(owner: UUID, number: int, row: Sequence[Any]) -> dict[str, Any]:
+    """A row: what is NULL is left out."""
+    columns = ((name, value) for name, value in zip(_sql.COLUMNS, row, strict=True) if value is not None)
     return {"owner": str(owner), "number": number, **dict(columns)}
 
 
@@ -261,70 +490,6 @@ def _newest(records: Sequence[Record], stored: Mapping[str, Record]) -> dict[str
             check_version(record, wanted.get(record.id) or stored.get(record.id))
         wanted[record.id] = record
     return wanted
-
-
-async def numbers_of(db: Database, scope: Scope, ids: Iterable[str]) -> dict[str, int]:
-    """The numbers of those of the records that the scope sees."""
-    return dict(await _of_ids(db, scope, ids, "r.id, r.number"))
-
-
-async def _of_ids(db: Database, scope: Scope, ids: Iterable[str], columns: str) -> list[Row]:
-    """These columns of those of the records that the scope sees.
-
-    One after another is looked up by its id: left to itself, a planner that knows nothing of a new user may read all.
-    """
-    shown, values = seen(scope)
-    of_id = f"SELECT {columns} FROM records AS r WHERE {shown} AND r.id = g.id"
-    sql = f"SELECT r.* FROM unnest(%s::text[]) AS g (id) CROSS JOIN LATERAL ({of_id} OFFSET 0) AS r"
-    return await fetch(db, sql, list(dict.fromkeys(ids)), *values)
-
-
-async def _delete(write: _Write, ids: Iterable[str]) -> int:
-    db, scope, owner, words, *_ = write
-    found = await _of_ids(db, scope, ids, f"{_sql.SELECTED}, r.number")
-    texts = {row[-1]: _sql.from_row(row).text for row in found}
-    if not texts:
-        return 0
-    gone = {(number, OWN): text for number, text in texts.items()}
-    gone |= {(number, f"{OWN}.{kind}"): text for (number, kind), text in (await _keys_of(write, texts)).items()}
-    await read(lambda: [words.remove(kind, number, text) for (number, kind), text in gone.items()], *gone.values())
-    await run(db, "UPDATE users SET records = records - %s WHERE owner = %s", len(texts), owner)
-    for table in ("keys", "vectors", "records"):
-        await run(db, f"DELETE FROM {table} WHERE owner = %s AND number = ANY(%s)", owner, list(texts))
-    return len(texts)
-
-
-async def _keys_of(write: _Write, numbers: Iterable[int]) -> dict[tuple[int, str], str]:
-    """The keys of these records, by number and kind."""
-    sql = "SELECT number, kind, text FROM keys WHERE owner = %s AND number = ANY(%s)"
-    return {(number, kind): text for number, kind, text in await rows(write.db, sql, write.owner, list(numbers))}
-
-
-async def _set_keys(write: _Write, keys: Keys) -> None:
-    db, scope, owner, words, new, _ = write
-    old = await numbers_of(db, scope, keys.keys() - new.keys()) if keys.keys() - new.keys() else {}
-    held = await _keys_of(write, old.values()) if old else {}
-    kept: dict[tuple[int, str], str] = {}
-    gone: list[tuple[UUID, int, str]] = []
-    changes: list[tuple[Callable[[str, int, str], object], str, int, str]] = []
-    for id, of_record in keys.items():
-        number = new[id] if id in new else old.get(id)
-        if number is None:
-            raise no_record(id, "keys")
-        for kind, text in of_record.items():
-            before = held.get((number, kind))
-            if before is not None:
-                changes.append((words.remove, f"{OWN}.{kind}", number, before))
-            if text.strip():
-                changes.append((words.add, f"{OWN}.{kind}", number, text))
-                kept[number, kind] = text
-            elif before is not None:
-                gone.append((owner, number, kind))
-    await read(lambda: [do(kind, number, text) for do, kind, number, text in changes], *(c[-1] for c in changes))
-    if kept:
-        numbers, kinds = zip(*kept, strict=True)
-        await run(db, _KEYS, owner, list(numbers), list(kinds), list(kept.values()))
-    await run_many(db, "DELETE FROM keys WHERE owner = %s AND number = %s AND kind = %s", gone)
 
 
 async def get(db: Database, scope: Scope, id: str) -> Record | None:
@@ -361,6 +526,23 @@ async def select(
     query = f"SELECT {_sql.SELECTED} FROM records AS r WHERE {sql} AND r.id > %s AND {fits.sql} ORDER BY r.id"
     found = fitting(db, query, (*values, after or "", *fits.values), where=where, fits=fits, limit=limit)
     return [_sql.from_row(row) async for row in found]
+
+
+async def select_all(db: Database, scope: Scope, wheres: Sequence[Filter]) -> list[list[Record]]:
+    """The records that fit each filter, by id; with one statement where columns can tell which fit."""
+    conditions = [condition(where) for where in wheres]
+    if not all(fits.exact for fits in conditions):
+        return [await select(db, scope, where=where, after=None, limit=None) for where in wheres]
+    sql, values = seen(scope)
+    lists = [
+        f"SELECT {place}, {_sql.SELECTED} FROM records AS r WHERE {sql} AND {fits.sql}"
+        for place, fits in enumerate(conditions)
+    ]
+    bound = [value for fits in conditions for value in (*values, *fits.values)]
+    found = [list[Record]() for _ in wheres]
+    for row in await fetch(db, " UNION ALL ".join(lists), *bound):
+        found[int(row[0])].append(_sql.from_row(row[1:]))
+    return [sorted(records, key=lambda record: record.id) for records in found]
 
 
 def counted(scope: Scope) -> str:
@@ -469,24 +651,6 @@ _OLDER = (
 _MOST_TURNS = 1000
 """Users that a round remembers, at most."""
 _HELD = "owner = %s AND id = %s AND token = %s"
-
-
-async def enqueue(db: Database, scope: Scope, jobs: Sequence[Job]) -> int:
-    """Queue the jobs whose key is not open yet; returns how many."""
-    if not jobs:
-        return 0
-    owner = owner_of(scope)
-    found = await rows(db, "SELECT key, id FROM jobs WHERE owner = %s AND dead_at IS NULL AND (key = ANY(%s) "
-                           "OR id = ANY(%s))", owner, [job.key for job in jobs], [job.id for job in jobs])  # fmt: skip
-    new = new_jobs(jobs, {key for key, _ in found}, {id for _, id in found})
-    first = await take_numbers(db, scope, len(new), "next_job")
-    await run_many(
-        db,
-        "INSERT INTO jobs (owner, number, session_id, id, kind, key, run_at, payload, attempts) "
-        "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)",
-        [(owner, first + place, *_sql.job_to_row(job)) for place, job in enumerate(new)],
-    )
-    return len(new)
 
 
 async def lease(db: Database, asked: LeaseRequest, turns: set[UUID]) -> tuple[Lease, ...]:

@@ -5,23 +5,25 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from struct import Struct
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loom.core.filter import Filter
 from loom.core.record import Hit, rank_key, scored
 from loom.core.scope import Scope
 from loom.errors import StoreError
 from loom.protocols.embedder import Vector
-from loom.protocols.memory_store import Query, SearchKeys
+from loom.protocols.memory_store import HitColumns, Query, SearchKeys
 from loom.stores._record_table import no_record, unit_vector
-from loom.stores._search import Floats, Numbers, PostingPart, by_score, total, why_of
-from loom.stores._sql import SELECTED, Condition, from_row
-from loom.stores.base import After, Bound, Owned
+from loom.stores._search import Floats, Numbers, PostingPart, best_first, by_score, signals_of, total, why_of, whys
+from loom.stores._sql import SELECTED, Condition, from_row, hit_columns
+from loom.stores.base import After, Bound, Owned, check_bound
 from loom.stores.postgres import records as index
 from loom.stores.postgres.connection import (
     Database,
@@ -36,7 +38,7 @@ from loom.stores.postgres.connection import (
     seen,
     take_packed,
 )
-from loom.stores.postgres.records import POSTGRES, condition, fitting, numbers_of
+from loom.stores.postgres.records import POSTGRES, Writing, bigints, condition, fitting
 
 # The vectors of records: their embedder, writing, reading and replacing them.
 
@@ -48,7 +50,7 @@ COSINE = f"round(-(v.data <#> %s::vector) * {SCALE}) / {SCALE}"
 _SET = (
     "INSERT INTO vectors (owner, number, data) "
     "SELECT %s, n.number, a.data[(n.place - 1) * %s + 1 : n.place * %s]::vector "
-    "FROM unnest(%b::bigint[]) WITH ORDINALITY AS n (number, place), (SELECT %s::real[]) AS a (data) "
+    "FROM unnest(%s::bigint[]) WITH ORDINALITY AS n (number, place), (SELECT %s::real[]) AS a (data) "
     "ON CONFLICT (owner, number) DO UPDATE SET data = excluded.data"
 )
 BOUND = "SELECT identity, dimension FROM embedder"
@@ -67,9 +69,13 @@ def bound_of(row: Row | None) -> Bound | None:
     return None if row is None else (row[0], row[1])
 
 
-async def binding(db: Database, *, hold: bool = False) -> Bound | None:
-    """The embedder and dimension, None before bind(); `hold` keeps rebind() waiting until the transaction ends."""
-    return bound_of(await one(db, BOUND + (" FOR SHARE" if hold else "")))
+HELD = f"{BOUND} FOR SHARE"
+"""The same, keeping rebind() waiting until the transaction ends."""
+
+
+async def binding(db: Database) -> Bound | None:
+    """The embedder and dimension, None before bind()."""
+    return bound_of(await one(db, BOUND))
 
 
 def direction(vector: Vector, dimension: int | None, what: str) -> Floats:
@@ -98,18 +104,21 @@ async def all_cosines(db: Database, owner: UUID, vector: Packed) -> tuple[Number
     return near["number"].astype(np.int64), near["cosine"].astype(np.float64)
 
 
-async def put_vectors(db: Database, scope: Scope, vectors: Mapping[str, Vector]) -> None:
-    """Set the vectors of records."""
-    bound = await binding(db, hold=True)
+async def put_vectors(
+    writing: Writing, vectors: Mapping[str, Vector], bound: Bound | None, expected: Bound | None
+) -> None:
+    """Set the vectors of records; refuses another embedder than the expected one, if there is one."""
+    if expected is not None:
+        check_bound(bound, expected)
     size = bound[1] if bound else None
     units = {id: direction(vector, size, f"the vector of {id}") for id, vector in vectors.items()}
-    numbers = await numbers_of(db, scope, units)
+    numbers = await writing.numbers(units)
     for id in units:
         if id not in numbers:
             raise no_record(id, "a vector")
     if units:
         all_numbers = packed_array(np.concatenate(list(units.values())))
-        await run(db, _SET, owner_of(scope), size, size, [numbers[id] for id in units], all_numbers)
+        writing.batch.add(_SET, writing.owner, size, size, bigints([numbers[id] for id in units]), all_numbers)
 
 
 async def rebind(db: Database, old: Bound | None, new: Bound) -> bool:
@@ -266,19 +275,31 @@ _COSINE = f"(SELECT {COSINE} FROM vectors AS v WHERE v.owner = %s AND v.number =
 
 
 class Known(NamedTuple):
-    """The start of a search: how many numbers the user has, the dimension of vectors, whether an index is used."""
+    """The start of a search: how many numbers and records the user has, the embedder, whether an index is used."""
 
     size: int | None
+    held: int | None
+    identity: str | None
     dimension: int | None
     in_index: bool
+
+
+def known(row: Row, expected: Bound | None) -> Known:
+    """What a row of look() says; refuses an embedder that another process bound the schema to since this one did."""
+    found = Known(*row)
+    if expected is not None:
+        check_bound(None if found.identity is None else (found.identity, found.dimension or 0), expected)
+    return found
 
 
 def look(scope: Scope, near_limit: int | None) -> str:
     """The statement for what a search begins with; with a limit, one that looks for so many of the nearest."""
     owner = owner_of(scope)
     in_index = "false" if near_limit is None else looks_in_index(owner, near_limit)
-    size = f"(SELECT next_number FROM users WHERE owner = '{owner}')"
-    return f"SELECT {size}, (SELECT dimension FROM embedder), {in_index}"
+    return (
+        f"SELECT u.next_number, u.records, e.identity, e.dimension, {in_index} FROM (SELECT) AS o "
+        f"LEFT JOIN users AS u ON u.owner = '{owner}' LEFT JOIN embedder AS e ON true"
+    )
 
 
 class _PostgresRequest(NamedTuple):
@@ -322,18 +343,76 @@ async def search_hybrid(
     db: Database, known: Known, scope: Scope, query: Query, *, near: int, now: datetime
 ) -> list[Hit]:
     """The best by words and the `near` best by vector, each with its cosine."""
+    found, signals = await _both(_make_request(db, known, scope, query, now), near)
+    return sorted((scored(from_row(row), why) for row, why in zip(found, whys(signals), strict=True)), key=rank_key)
+
+
+async def search_columns(
+    db: Database, known: Known, scope: Scope, query: Query, *, near: int, now: datetime
+) -> HitColumns:
+    """The hits of search_hybrid() in its order, as columns."""
+    found, signals = await _both(_make_request(db, known, scope, query, now), near)
+    if found:
+        sums = np.zeros(len(found))
+        for column in signals.values():
+            sums += np.where(np.isnan(column), 0.0, column)
+        order = best_first(sums, [row[0] for row in found])  # as rank_key() orders
+        found, signals = [found[place] for place in order], {name: column[order] for name, column in signals.items()}
+    return replace(hit_columns(found, signals, lambda place: from_row(found[place])), held=known.held)
+
+
+async def _both(request: _PostgresRequest, near: int) -> tuple[list[Row], dict[str, Floats]]:
+    """The rows of the best by words and of the `near` best by vector, and the column of each signal."""
+    db, owner, known, query, *_ = request
     assert query.vector is not None
-    request = _make_request(db, known, scope, query, now)
-    vector = _vector(known, query.vector)
-    parts = await index.parts(db, request.owner, query.text, known.size or 0)
-    scores = total(parts, known.size or 0)
-    by_words = await _best(request, scores, parts, vector)
-    why = why_of([hit.number for hit in by_words], parts, len(scores))
-    hits = {hit.number: scored(from_row(hit.row), why[hit.number] | _dense(hit)) for hit in by_words}
-    for hit in await _nearest(request, vector, near):
-        if hit.number not in hits:
-            hits[hit.number] = scored(from_row(hit.row), _dense(hit))
-    return sorted(hits.values(), key=rank_key)
+    vector, size = _vector(known, query.vector), known.size or 0
+    nearest = nearest_by_index(owner, vector, near, known.dimension if known.in_index else None)
+    parts, packed_near = await index.parts_and_nearest(db, owner, query.text, size, nearest)
+    close = np.frombuffer(packed_near, _COSINES)
+    by_words, by_vector = await _best_and_nearest(request, vector, near, parts, close)
+    words = {hit.number for hit in by_words}
+    found = [*by_words, *(hit for hit in by_vector if hit.number not in words)]
+    signals = signals_of(np.asarray([hit.number for hit in by_words], np.int64), parts, size)
+    rest = np.full(len(found) - len(by_words), np.nan)
+    columns = {name: np.concatenate([column, rest]) for name, column in signals.items()}
+    cosines = np.asarray([hit.cosine for hit in found], np.float64)
+    if not np.isnan(cosines).all():
+        columns[DENSE] = cosines
+    return [hit.row for hit in found], columns
+
+
+async def _best_and_nearest(
+    request: _PostgresRequest, vector: Packed, near: int, parts: Sequence[PostingPart], nearest: NDArray[Any]
+) -> tuple[list[_Found], list[_Found]]:
+    """The best by words and the nearest, of those that may be returned: what both look at next is read at once."""
+    scores, limit = total(parts, request.known.size or 0), request.query.limit
+    numbers: list[int] = nearest["number"].tolist()
+    cosines: list[float] = nearest["cosine"].tolist()
+    found = np.flatnonzero(scores)
+    groups = by_score(scores[found], limit + _TO_SPARE)
+    rows: dict[int, _Found | None] = {}
+    best: list[_Found] = []
+    close: list[_Found] = []
+    looked, is_sure = 0, not numbers
+    while True:
+        more: list[int] = found[next(groups, slice(0))].tolist() if len(best) < limit else []
+        rest = [] if is_sure else numbers[looked : near + _TO_SPARE if not looked else None]
+        if not more and not rest:
+            break
+        both = [number for number in dict.fromkeys([*more, *rest]) if number not in rows]
+        rows |= dict.fromkeys(both) | {hit.number: hit for hit in await _read(request, both, vector)}
+        best += [hit for number in more if (hit := rows[number]) is not None]
+        close += [hit for number in rest if (hit := rows[number]) is not None]
+        looked += len(rest)
+        # Ids decide between those that are as near as the last: it must be nearer than all that were not read.
+        is_all = looked == len(numbers) < candidates(near)
+        least = None if is_all else cosines[min(looked, len(cosines) - 1)] if cosines else None
+        is_sure = least is None or (len(close) >= near and (close[near - 1].cosine or 0.0) > least)
+    best.sort(key=lambda hit: (-scores[hit.number], hit.row[0]))
+    if not is_sure and (len(close) < near if request.known.in_index else True):
+        return best[:limit], await _nearest(request, vector, near)
+    close.sort(key=lambda hit: (-(hit.cosine or 0.0), hit.row[0]))
+    return best[:limit], close[:near]
 
 
 def _make_request(db: Database, known: Known, scope: Scope, query: Query, now: datetime) -> _PostgresRequest:
@@ -400,22 +479,24 @@ async def _best(
     limit = request.query.limit
     found = np.flatnonzero(has_score)
     for places in by_score(scores[found], limit + _TO_SPARE):
-        best += await _read(request, found[places], vector)
+        best += await _read(request, found[places].tolist(), vector)
         if len(best) >= limit:
             break
     best.sort(key=lambda hit: (-scores[hit.number], hit.row[0]))
     return best[:limit]
 
 
-async def _read(request: _PostgresRequest, numbers: Numbers, vector: Packed | None) -> list[_Found]:
+async def _read(request: _PostgresRequest, numbers: Sequence[int], vector: Packed | None) -> list[_Found]:
     """Those of these records that may be returned, with their cosines if there is a vector."""
+    if not numbers:
+        return []
     where, fits = request.query.where, condition(request.query.where)
     cosine, of_vector = ("NULL::float8", ()) if vector is None else (_COSINE, (vector, request.owner))
     sql = (
-        f"SELECT r.*, t.number, {cosine} FROM unnest(%b::bigint[]) AS t (number) "
+        f"SELECT r.*, t.number, {cosine} FROM unnest(%s::bigint[]) AS t (number) "
         f"CROSS JOIN LATERAL {_record(request, fits)}"
     )
-    rows = await fetch(request.db, sql, *of_vector, numbers.tolist(), *request.values, *fits.values)
+    rows = await fetch(request.db, sql, *of_vector, bigints(numbers), *request.values, *fits.values)
     hits = [_Found(row, *row[-2:]) for row in rows]
     return hits if where is None or fits.exact else [hit for hit in hits if where.matches(from_row(hit.row))]
 

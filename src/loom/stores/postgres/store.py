@@ -12,8 +12,19 @@ from loom.core.filter import Filter
 from loom.core.record import Hit, Layer, Receipt, Record
 from loom.core.scope import Scope
 from loom.protocols.embedder import Vector
-from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKeys
-from loom.stores.base import After, BaseMemoryStore, Bound, LeaseRequest, Owned, Write, Written, embedder_label
+from loom.protocols.memory_store import DeadLetter, HitColumns, Job, Lease, Query, SearchKeys, Together
+from loom.stores._record_table import Keys
+from loom.stores.base import (
+    After,
+    BaseMemoryStore,
+    Bound,
+    LeaseRequest,
+    Owned,
+    Write,
+    Written,
+    check_hybrid,
+    embedder_label,
+)
 from loom.stores.postgres import records, search
 from loom.stores.postgres import search as vector_rows
 from loom.stores.postgres.connection import (
@@ -125,6 +136,7 @@ class PostgresStore(BaseMemoryStore):
         super().__init__(clock=clock)
         self._schema = schema
         self._turns: set[UUID] = set()
+        self._bound_here: Bound | None = None  # the embedder that this object was bound to
         insists = Guard(schema, allow_owner, make_schema)
         self._server = guarded(dsn, insists, pool_size=pool_size, timeout=timeout, replica=replica, prepare=prepare)
 
@@ -146,15 +158,24 @@ class PostgresStore(BaseMemoryStore):
 
     async def _search(self, scope: Scope, query: Query) -> Iterable[Hit]:
         look, now = search.look(scope, None if query.vector is None else query.limit), self._clock.now()
+        bound = None if query.vector is None else self._bound_here
         return await self._server.read(
-            scope, look, lambda db, known: search.search(db, search.Known(*known), scope, query, now=now)
+            scope, look, lambda db, row: search.search(db, search.known(row, bound), scope, query, now=now)
         )
 
     async def _search_apart(self, scope: Scope, query: Query, near: int) -> Iterable[Hit]:
-        now = self._clock.now()
+        return await self._search_both(search.search_hybrid, scope, query, near)
 
-        async def answer(db: Database, known: Row) -> list[Hit]:
-            return await search.search_hybrid(db, search.Known(*known), scope, query, near=near, now=now)
+    async def search_columns(self, scope: Scope, query: Query, *, near: int) -> HitColumns:
+        """The hits of search_hybrid(), not read."""
+        check_hybrid(query, near)
+        return await self._search_both(search.search_columns, scope, query, near)
+
+    async def _search_both(self, find: Callable[..., Awaitable[_T]], scope: Scope, query: Query, near: int) -> _T:
+        now, bound = self._clock.now(), self._bound_here
+
+        async def answer(db: Database, row: Row) -> _T:
+            return await find(db, search.known(row, bound), scope, query, near=near, now=now)
 
         return await self._server.read(scope, search.look(scope, near), answer)
 
@@ -170,15 +191,46 @@ class PostgresStore(BaseMemoryStore):
     async def _found_by(self, scope: Scope, ids: Sequence[str]) -> Mapping[str, SearchKeys]:
         return await self._transact(scope, lambda db: vector_rows.search_keys(db, scope, ids))
 
+    async def read_together(self, scope: Scope, *wheres: Filter) -> Together:
+        """The epoch of the scope's user, and the records that fit each filter."""
+
+        async def read(db: Database, row: Row) -> Together:
+            return Together(records.UserRow(*row).epoch, await records.select_all(db, scope, wheres))
+
+        return await self._server.read(scope, records.user_look(scope), read, newest=True)
+
     async def _write(self, scope: Scope, write: Write) -> Written:
-        async def change(db: Database) -> Written:
+        expected = self._bound_here
+
+        async def change(db: Database, looked: Sequence[Row | None]) -> Written:
+            user = records.UserRow(*(looked[0] or ()))
             if write.closing is not None:
                 await records.close(db, write.closing)
-            await records.check_epoch(db, scope, write.since)
-            deleted = await records.change(db, scope, put=write.put, delete=write.delete, keys=write.keys)
-            return Written(deleted, await records.enqueue(db, scope, write.jobs))
+            user.check_epoch(scope, write.since)
+            writing = records.Writing(db, scope, user)
+            deleted = await writing.change(write.put, write.delete, write.keys)
+            if write.vectors:
+                await vector_rows.put_vectors(writing, write.vectors, vector_rows.bound_of(looked[1]), expected)
+            made = Written(deleted, await writing.enqueue(write.jobs))
+            await writing.send()
+            return made
 
-        return await self._transact(scope, change, writes=True)
+        look = records.user_look(scope)
+        return await self._server.write(scope, f"{look}; {vector_rows.HELD}" if write.vectors else look, change)
+
+    async def write_embedded(
+        self,
+        scope: Scope,
+        vectors: Mapping[str, Vector],
+        *,
+        put: Sequence[Record] = (),
+        keys: Keys | None = None,
+        jobs: Sequence[Job] = (),
+        since: str | None = None,
+    ) -> int:
+        """Put records, keys, vectors and jobs, all or none; returns how many jobs are new."""
+        made = Write(put=put, keys=keys or {}, jobs=jobs, since=since, vectors=vectors)
+        return (await self._checked_write(scope, made)).jobs
 
     async def _forget(self, scope: Scope) -> Receipt:
         removed: dict[str, int] = {}
@@ -221,11 +273,19 @@ class PostgresStore(BaseMemoryStore):
     async def _bound(self) -> Bound | None:
         return vector_rows.bound_of(await self._server.glance(None, vector_rows.BOUND))
 
+    async def _bind(self, wanted: Bound) -> None:
+        if self._bound_here != wanted:  # every call that uses vectors checks that it is still so
+            await super()._bind(wanted)
+            self._bound_here = wanted
+
     async def _set_embedder(self, old: Bound | None, new: Bound) -> bool:
-        return await self._transact(None, lambda db: vector_rows.rebind(db, old, new), writes=True)
+        is_done = await self._transact(None, lambda db: vector_rows.rebind(db, old, new), writes=True)
+        if is_done:
+            self._bound_here = new
+        return is_done
 
     async def _put_vectors(self, scope: Scope, vectors: dict[str, Vector]) -> None:
-        await self._transact(scope, lambda db: vector_rows.put_vectors(db, scope, vectors), writes=True)
+        await self._write(scope, Write(vectors=vectors))
 
     async def _unembedded(self, where: Filter | None, after: After, limit: int | None) -> Collection[Owned]:
         async def found(db: Database) -> list[Owned]:
@@ -237,7 +297,7 @@ class PostgresStore(BaseMemoryStore):
         return await self._transact(None, lambda db: all_users(db, after, limit))
 
     async def _epoch(self, scope: Scope) -> str:
-        return await self._transact(scope, lambda db: records.epoch(db, scope))
+        return records.UserRow(*(await self._server.glance(scope, records.user_look(scope)) or ())).epoch
 
     async def _lease(self, asked: LeaseRequest) -> Iterable[Lease]:
         return await self._transact(asked.scope, lambda db: records.lease(db, asked, self._turns))

@@ -22,7 +22,7 @@ from loom.stores.base import LeaseRequest
 from loom.stores.redis import schema
 from loom.stores.redis.connection import Argument, RedisConnection
 from loom.stores.redis.schema import COMMIT, Retention, StoreNames, UserNames, id_bytes
-from loom.stores.redis.search import pack_near
+from loom.stores.redis.search import epoch_of, pack_near
 
 DELETED, REPLACED, FORGOTTEN = "deleted", "replaced", "users"
 _OF_USER = (DELETED, REPLACED)
@@ -44,6 +44,8 @@ class Transaction:
         self._removed: dict[bytes, None] = {}
         self._commands: list[tuple[Argument, ...]] = []
         self.is_outdated = False
+        self.is_first = False
+        """Whether it is the first try: what was read earlier may do, as the server compares it."""
 
     async def read(self, *wanted: tuple[str, Iterable[str]]) -> list[dict[str, bytes]]:
         """The fields of hashes that are there, one mapping for each hash; the change depends on all of them."""
@@ -73,9 +75,7 @@ class Transaction:
         user, others = await self.read((self.user.meta, _OF_USER), (self.store.forgotten, [FORGOTTEN]))
         if DELETED in user:
             del self._checks[self.store.forgotten, id_bytes(FORGOTTEN)]
-            return ".".join(user.get(name, b"0").decode() for name in _OF_USER)
-        # A user who came and went while another call prepared a write is not the user who was never there.
-        return f"-{others.get(FORGOTTEN, b'0').decode()}"
+        return epoch_of(user.get(DELETED), user.get(REPLACED), others.get(FORGOTTEN))
 
     async def check_epoch(self, since: str | None) -> None:
         """Refuse a change that was prepared before text of its user was removed."""

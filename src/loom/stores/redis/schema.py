@@ -523,12 +523,13 @@ return 1
 """
 
 PAGE = """
--- KEYS: embedder, meta, changed, records, keys, vectors. ARGV: since which change, since which removal, how many, and
--- whether vectors are wanted.
--- Returns the server's run, the embedder, version, deleted, rows, whether more follow, and the ids that are left.
+-- KEYS: embedder, meta, changed, records, keys, vectors, forgotten. ARGV: since which change, since which removal, how
+-- many, and whether vectors are wanted.
+-- Returns the server's run, the embedder, version, deleted, rows, whether more follow, the ids that are left, how often
+-- a text was replaced, and how many users were forgotten.
 local info = redis.pcall('INFO', 'server')
 local run = type(info) == 'string' and string.match(info, 'run_id:(%x+)') or ''
-local meta = redis.call('HMGET', KEYS[2], 'version', 'deleted')
+local meta = redis.call('HMGET', KEYS[2], 'version', 'deleted', 'replaced')
 local since, limit = '(' .. ARGV[1], tonumber(ARGV[3])
 local found = redis.call('ZRANGEBYSCORE', KEYS[3], since, '+inf', 'WITHSCORES', 'LIMIT', 0, limit)
 local more = #found == 2 * limit
@@ -546,7 +547,10 @@ for place = 1, #found, 2 do
 end
 local left = false
 if not more and meta[2] and meta[2] ~= ARGV[2] then left = redis.call('ZRANGE', KEYS[3], 0, -1) end
-return {run, redis.call('HGET', KEYS[1], 'bound'), meta[1], meta[2], rows, more and found[#found] or false, left}
+return {
+  run, redis.call('HGET', KEYS[1], 'bound'), meta[1], meta[2], rows, more and found[#found] or false, left,
+  meta[3], redis.call('HGET', KEYS[7], 'users'),
+}
 """
 
 FORGET = """

@@ -22,7 +22,7 @@ from loom.errors import StoreError, StoreUnavailable
 from loom.protocols.embedder import Vector
 from loom.protocols.vector_store import VectorHit
 from loom.stores._record_table import RecordChange, UserRecords
-from loom.stores.base import DamagedData, damage_at, reading, unreadable
+from loom.stores.base import Bound, DamagedData, check_bound, damage_at, reading, unreadable
 from loom.stores.redis.connection import RedisConnection
 from loom.stores.redis.schema import (
     NEAR,
@@ -60,6 +60,7 @@ class LocalCopy:
     version: bytes = b"0"
     deleted: bytes = b"0"
     counted: int = 0
+    epoch: str = ""
     failure: StoreUnavailable | None = None
 
     @property
@@ -110,8 +111,13 @@ class LocalCopies:
         self._held: OrderedDict[str, LocalCopy] = OrderedDict()
         self._total = 0
 
-    async def ask(self, scope: Scope, question: Callable[[UserRecords], _T]) -> _T:
-        """The question's answer about the user's records as they are now."""
+    async def ask(
+        self, scope: Scope, question: Callable[[UserRecords], _T], *, expected: Bound | None = None
+    ) -> tuple[str, _T]:
+        """The user's epoch, and the question's answer about their records as they are now.
+
+        Refuses another embedder than the expected one, if there is one.
+        """
         digest = self._names.user(scope).digest
         copy = self._held.setdefault(digest, LocalCopy())
         self._held.move_to_end(digest)
@@ -129,7 +135,10 @@ class LocalCopies:
                 raise
             copy.drop(self._retention.over(copy.records.records.values()))
             self._settle(digest, copy)
-            return await _run(len(copy.records.records), lambda: question(copy.records))
+            if expected is not None:
+                check_bound(None if copy.binding is None else copy.binding.bound, expected)
+            epoch = copy.epoch
+            return epoch, await _run(len(copy.records.records), lambda: question(copy.records))
 
     def clear(self) -> None:
         """Hold nothing."""
@@ -137,15 +146,17 @@ class LocalCopies:
         self._total = 0
 
     async def _catch_up(self, copy: LocalCopy, scope: Scope) -> None:
-        names = self._names.user(scope)
-        keys = (self._names.bucket(scope).embedder, names.meta, names.changed, names.records, names.keys, names.vectors)
+        names, bucket = self._names.user(scope), self._names.bucket(scope)
+        of_user = (names.meta, names.changed, names.records, names.keys, names.vectors)
+        keys = (bucket.embedder, *of_user, bucket.forgotten)
         more: bytes | None = b""
         # Where the server searches vectors they are not needed here.
         with_vectors = int(not (self._retention.is_unlimited and await self._link.searches()))
         while more is not None:
             since = (copy.version, copy.deleted, _ROWS, with_vectors)
             page: list[Any] = await self._link.run(PAGE, keys, since)
-            run, bound, version, deleted, rows, more, left = page
+            run, bound, version, deleted, rows, more, left, replaced, forgotten = page
+            copy.epoch = epoch_of(deleted, replaced, forgotten)
             if (run, bound) != copy.life or _is_behind(version, copy.version):
                 # Another life of the server may have lost what this copy holds, and numbered something else like it.
                 empty = copy.version == b"0" and not copy.records.records
@@ -174,6 +185,14 @@ class LocalCopies:
         if self._held.get(digest) is copy:
             del self._held[digest]
             self._total -= copy.counted
+
+
+def epoch_of(deleted: bytes | None, replaced: bytes | None, forgotten: bytes | None) -> str:
+    """A token that changes whenever text of a user is removed; of an unknown one, when any user is forgotten."""
+    if deleted is not None:
+        return f"{deleted.decode()}.{(replaced or b'0').decode()}"
+    # A user who came and went while another call prepared a write is not the user who was never there.
+    return f"-{(forgotten or b'0').decode()}"
 
 
 def _is_behind(version: bytes | None, held: bytes) -> bool:

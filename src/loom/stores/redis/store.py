@@ -12,15 +12,24 @@ import anyio
 
 from loom.core.clock import Clock
 from loom.core.filter import Filter, In
-from loom.core.record import Episode, Hit, Layer, Receipt, Record, joined
+from loom.core.record import Episode, Hit, Layer, Passage, Receipt, Record, joined
 from loom.core.scope import Scope
 from loom.errors import StoreConflict, StoreError
 from loom.protocols.embedder import Vector
-from loom.protocols.memory_store import DeadLetter, Job, Lease, Query, SearchKeys
+from loom.protocols.memory_store import DeadLetter, HitColumns, Job, Lease, Query, SearchKeys, Together
 from loom.stores import _search as index_search
-from loom.stores._record_table import UserRecords, sees, unit_vector
+from loom.stores._record_table import Keys, RecordChange, UserRecords, columns_of, copied, sees, unit_vector
 from loom.stores._sql import to_micros
-from loom.stores.base import Bound, LeaseRequest, LocalSearchStore, Write, Written, embedder_label
+from loom.stores.base import (
+    Bound,
+    LeaseRequest,
+    LocalSearchStore,
+    Write,
+    Written,
+    check_bound,
+    check_hybrid,
+    embedder_label,
+)
 from loom.stores.redis import records, schema
 from loom.stores.redis.cluster import RedisPlace
 from loom.stores.redis.connection import FORMAT, Guarantees, Ttl
@@ -122,6 +131,7 @@ class RedisStore(LocalSearchStore):
         # back to an earlier one.
         self._seen: Binding | None = None
         self._followed: Binding | None = None
+        self._bound_here: Bound | None = None  # the embedder that this object was bound to
         self._turns = UserTurns()
         self._copies = LocalCopies(self._link, self._names, self._retention, max_records=cached_records)
 
@@ -153,7 +163,15 @@ class RedisStore(LocalSearchStore):
         }
 
     async def _view(self, scope: Scope, question: Callable[[UserRecords], _T]) -> _T:
-        return await self._copies.ask(scope, question)
+        return (await self._copies.ask(scope, question))[1]
+
+    async def read_together(self, scope: Scope, *wheres: Filter) -> Together:
+        """The epoch of the scope's user, and the records that fit each filter."""
+
+        def lists(user: UserRecords) -> list[list[Record]]:
+            return [[copied(record) for record in user.select(scope, where)] for where in wheres]
+
+        return Together(*await self._copies.ask(scope, lists))
 
     async def _get(self, scope: Scope, id: str) -> Record | None:
         data: bytes | None = await self._link.call("HGET", self._names.user(scope).records, id_bytes(id))
@@ -164,13 +182,32 @@ class RedisStore(LocalSearchStore):
         if query.vector is not None and await self._near.is_used():
             unit = await self._unit(query.vector)
             return await index_search.search(self, self._near, scope, query, unit)
-        return await super()._search(scope, query)
+        now, expected = self._clock.now(), None if query.vector is None else self._bound_here
+        _, hits = await self._copies.ask(scope, lambda user: user.search(scope, query, now=now), expected=expected)
+        return hits
 
     async def _search_apart(self, scope: Scope, query: Query, near: int) -> Iterable[Hit]:
         if query.vector is not None and await self._near.is_used():
             unit = await self._unit(query.vector)
             return await index_search.search_hybrid(self, self._near, scope, query, unit, near=near)
-        return await super()._search_apart(scope, query, near)
+        now = self._clock.now()
+        _, hits = await self._copies.ask(
+            scope, lambda user: user.search_hybrid(scope, query, near, now=now), expected=self._bound_here
+        )
+        return hits
+
+    async def search_columns(self, scope: Scope, query: Query, *, near: int) -> HitColumns:
+        """The hits of search_hybrid(), not read."""
+        check_hybrid(query, near)
+        if await self._near.is_used():
+            hits = await self._search_apart(scope, query, near)
+            found = [(hit.item, hit.why) for hit in hits if not isinstance(hit.item, Passage)]
+            return columns_of([record for record, _ in found], [why for _, why in found])
+        now = self._clock.now()
+        _, columns = await self._copies.ask(
+            scope, lambda user: user.search_columns(scope, query, near, now=now), expected=self._bound_here
+        )
+        return columns
 
     async def search_beside(self, scope: Scope, query: Query, nearest: Mapping[str, float]) -> tuple[Hit, ...]:
         """The best by the words of a query, and those of `nearest`, with their cosines, that it may show."""
@@ -297,10 +334,13 @@ class RedisStore(LocalSearchStore):
         return None if found is None else found.bound
 
     async def _bind(self, wanted: Bound) -> None:
+        if self._bound_here == wanted:  # every call that uses vectors checks that it is still so
+            return
         await super()._bind(wanted)
         if self._followed != self._seen:
             await self._follow()
         await self._near.prepare(wanted[1])
+        self._bound_here = wanted
 
     async def _set_embedder(self, old: Bound | None, new: Bound) -> bool:
         stored = await self._binding()
@@ -316,6 +356,8 @@ class RedisStore(LocalSearchStore):
             await self._follow()
         if is_done and old is not None and old[1] != new[1]:
             await self._near.drop(old[1])
+        if is_done:
+            self._bound_here = None  # bind() makes the rest ready
         return is_done
 
     async def _rebind_in(self, bucket: StoreNames, before: bytes | None, after: bytes) -> bool:
@@ -350,14 +392,22 @@ class RedisStore(LocalSearchStore):
         self._followed = Binding.unpacked(target)
 
     async def _put_vectors(self, scope: Scope, vectors: dict[str, Vector]) -> None:
-        async def plan(change: Transaction) -> None:
-            bound = await self._binding(change.store)
-            user = await change.records(vectors)
-            user.dimension = None if bound is None else bound.dimension
-            change.set_vectors(user.units(scope, vectors))
-            change.depends_on(change.store.embedder, BOUND, bound.packed() if bound else None)
+        await self._write(scope, Write(vectors=vectors))
 
-        await self._commit(scope, plan)
+    async def _set_vectors(
+        self, change: Transaction, scope: Scope, user: UserRecords, planned: RecordChange, vectors: Mapping[str, Vector]
+    ) -> None:
+        """Write vectors of records that are there, or that the change puts; refuses those of another embedder."""
+        # The one this object was bound to, as it was read: the server refuses the change where it is another by now.
+        bound = self._seen if change.is_first else None
+        if bound is None or bound.bound != self._bound_here:
+            bound = await self._binding(change.store)
+        if self._bound_here is not None:
+            check_bound(None if bound is None else bound.bound, self._bound_here)
+        left = {id: record for id, record in user.records.items() if id not in planned.deleted}
+        after = UserRecords({**left, **planned.records}, dimension=None if bound is None else bound.dimension)
+        change.set_vectors(after.units(scope, vectors))
+        change.depends_on(change.store.embedder, BOUND, bound.packed() if bound else None)
 
     async def _without_vector(self, scope: Scope, where: Filter | None, after: str) -> Sequence[Record]:
         # A local copy has no vectors where the server searches them.
@@ -386,12 +436,29 @@ class RedisStore(LocalSearchStore):
             if write.closing is not None:
                 records.close(change, (await records.held(change, write.closing)).job)
             await change.check_epoch(write.since)
-            user = await change.records([*(record.id for record in write.put), *write.delete, *write.keys])
+            ids = [*(record.id for record in write.put), *write.delete, *write.keys, *write.vectors]
+            user = await change.records(ids)
             planned = user.plan(scope, put=write.put, delete=write.delete, keys=write.keys)
             change.apply(user, planned)
+            if write.vectors:
+                await self._set_vectors(change, scope, user, planned, write.vectors)
             return Written(len(planned.deleted), await records.enqueue(change, write.jobs, closing=write.closing))
 
         return await self._commit(scope, plan)
+
+    async def write_embedded(
+        self,
+        scope: Scope,
+        vectors: Mapping[str, Vector],
+        *,
+        put: Sequence[Record] = (),
+        keys: Keys | None = None,
+        jobs: Sequence[Job] = (),
+        since: str | None = None,
+    ) -> int:
+        """Put records, keys, vectors and jobs, all or none; returns how many jobs are new."""
+        made = Write(put=put, keys=keys or {}, jobs=jobs, since=since, vectors=vectors)
+        return (await self._checked_write(scope, made)).jobs
 
     async def _lease(self, asked: LeaseRequest) -> Iterable[Lease]:
         if asked.in_order:
@@ -417,6 +484,8 @@ class RedisStore(LocalSearchStore):
 
     async def _unit(self, vector: Vector) -> Vector:
         bound = await self._bound()
+        if self._bound_here is not None:
+            check_bound(bound, self._bound_here)
         return unit_vector(vector, None if bound is None else bound[1], "the vector of a query")
 
     def _shows(self, scope: Scope, record: Record) -> bool:
@@ -427,8 +496,9 @@ class RedisStore(LocalSearchStore):
 
     async def _commit(self, scope: Scope, plan: Callable[[Transaction], Awaitable[_T]]) -> _T:
         """What a plan returns, once its transaction is made; planned again while other writers are faster."""
-        for _ in range(TRIES):
+        for number in range(TRIES):
             change = self._transaction(scope)
+            change.is_first = not number
             planned = await plan(change)
             if await change.commit():
                 return planned
