@@ -212,7 +212,6 @@ LEAKS = {
     "unindexes everybody": (r"WHERE p\.owner = %s AND p\.run = g\.run AND p\.term = g\.term", NON_INTERFERENCE),
     "touches everybody's": (r"WHERE r\.owner = %s AND r\.id = ANY\(%s\) AND r\.kind", NON_INTERFERENCE),
     "prunes everybody's": (r"WHERE owner = %s AND number = ANY", NON_INTERFERENCE),
-    "changes everybody's": (r"WHERE owner = %s AND number = %s$", NON_INTERFERENCE),
     "shares the keys of jobs": (r"FROM jobs WHERE owner = %s", NON_INTERFERENCE),
     "counts everybody's jobs": (
         r"count\(\*\) FROM jobs AS j WHERE j\.dead_at IS NULL AND j\.owner = %s",
