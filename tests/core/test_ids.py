@@ -1,3 +1,5 @@
+import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import count, pairwise
@@ -160,3 +162,61 @@ def test_the_last_id_of_a_millisecond_lies_between_its_ids_and_later_ones():
     last = last_id_at(clock.now())
     clock.advance(0.001)
     assert max(made) < last < ids.next_id()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_forked_processes_never_make_the_ids_of_their_parent_or_of_each_other():
+    # One clock that stands still and one that goes on: the next of the same millisecond, and new random bits.
+    still, clock = RecordIds(FakeClock()), FakeClock()
+    moving = RecordIds(clock)
+
+    def some() -> list[str]:
+        made: list[str] = []
+        for _ in range(20):
+            clock.advance(0.001)
+            made += [still.next_id(), moving.next_id()]
+        return made
+
+    before = some()
+    families = [_in_a_fork(some), _in_a_fork(some), some()]
+    made = [id for family in families for id in family]
+    assert len({id[10:] for id in made}) == len(made) == 120
+    for family in families:
+        assert family[::2] == sorted(family[::2])
+        assert before[-2] < family[0]
+        assert before[-1] < family[1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_fork_while_another_thread_makes_an_id_leaves_the_child_able_to():
+    ids = RecordIds()
+    with ids._lock:  # as another thread holds it, which the child does not have
+        assert len(_in_a_fork(lambda: [ids.next_id()])) == 1
+
+
+def _in_a_fork(make: Callable[[], list[str]]) -> list[str]:
+    reading, writing = os.pipe()
+    if not (child := os.fork()):
+        try:
+            os.write(writing, " ".join(make()).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as made:
+        ids = made.read().split()
+    os.waitpid(child, 0)
+    return ids
+
+
+def test_threads_never_draw_the_same_bits():
+    def some(_: int) -> list[str]:
+        clock = FakeClock()
+        ids, made = RecordIds(clock), list[str]()
+        for _ in range(1000):
+            clock.advance(0.001)
+            made.append(ids.next_id())
+        return made
+
+    with ThreadPoolExecutor(8) as pool:
+        made = [id for family in pool.map(some, range(8)) for id in family]
+    assert len({id[10:] for id in made}) == 8000

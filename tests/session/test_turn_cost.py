@@ -17,7 +17,7 @@ from loom.core.log import CacheStatus
 from loom.core.message import JSON, TextPart, ToolCallPart, ToolSpec, Usage
 from loom.core.window import RequestBlocks
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse
-from loom.testing import ScriptedModel
+from loom.testing import FakeClock, ScriptedModel
 from loom.traces.request import read_request
 
 pytestmark = pytest.mark.anyio
@@ -96,7 +96,7 @@ async def calls_of_turn(name: str, turns: int, steps: int) -> Counter[tuple[str,
         context.convo.add(Message.user(f"What about number {n:03}?"))
         context.convo.add(Message.assistant(f"Number {n:03} is as it should be."))
     model = Instant(name)
-    session = Session(model=model, context=context, tools=[Look()])
+    session = Session(model=model, context=context, tools=[Look()], clock=FakeClock())  # as many ids a millisecond
     for n in range(5):  # what is measured goes on from a few requests before
         await session.send(f"Look again, {n}.")
     model.calls = steps

@@ -194,20 +194,53 @@ def _spelled(value: int) -> str:
     return "".join([_PAIRS[value >> shift & 1023] for shift in range(120, -1, -10)])
 
 
+# Random bits for record ids. They are read in blocks: reading lets another thread have the interpreter, and takes
+# longer than all else that an id takes.
+
+_BLOCK = 400
+_drawn: list[bytes] = []
+_forks = 0
+
+
+def _draw() -> bytes:
+    try:
+        return _drawn.pop()  # one step, whatever other threads do
+    except IndexError:
+        size = _RANDOM_BITS // 8
+        block = os.urandom(size * _BLOCK)
+        _drawn.extend([block[start : start + size] for start in range(size, len(block), size)])
+        return block[:size]
+
+
+def _forked() -> None:
+    """What the parent drew is for the parent."""
+    global _forks  # noqa: PLW0603 - one process, one number
+    _forks += 1
+    _drawn.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not where there is no fork
+    os.register_at_fork(after_in_child=_forked)
+
+
 class RecordIds:
     """Makes ids for records: 26 characters that sort by the time they were made.
 
     48 bits of milliseconds, then 80 random bits. Ids of one instance always rise: inside a millisecond,
-    and while the wall clock runs behind, the next id is the last one plus one. Safe to share between threads.
+    and while the wall clock runs behind, the next id is the last one plus one. Safe to share between threads, and on
+    both sides of a fork: a child goes on from where it was forked, but somewhere else than its parent.
     """
 
-    __slots__ = ("_clock", "_entropy", "_last", "_lock")
+    __slots__ = ("__weakref__", "_clock", "_entropy", "_forks", "_last", "_lock")
 
-    def __init__(self, clock: Clock | None = None, entropy: Callable[[int], bytes] = os.urandom) -> None:
+    def __init__(self, clock: Clock | None = None, entropy: Callable[[int], bytes] | None = None) -> None:
+        """`entropy` gives as many random bytes as it is asked for; by default, the system's."""
         self._clock = clock or SystemClock()
         self._entropy = entropy
         self._last = -1
+        self._forks = _forks
         self._lock = Lock()
+        renew_lock_after_fork(self, "_lock")
 
     def next_id(self) -> str:
         """A new id, greater than every id before it."""
@@ -217,8 +250,14 @@ class RecordIds:
             raise UsageError(f"the clock says {now.isoformat()}; record ids start in 1970: set the clock")
         with self._lock:
             if millis > self._last >> _RANDOM_BITS:
-                self._last = millis << _RANDOM_BITS | int.from_bytes(self._entropy(_RANDOM_BITS // 8))
-            else:
+                self._last = millis << _RANDOM_BITS | self._bits()
+            elif self._forks == _forks:
                 self._last += 1
+            else:  # the parent goes on with the next ones, and other children do
+                self._last += 1 + self._bits()
+            self._forks = _forks
             value = self._last
         return _spelled(value)
+
+    def _bits(self) -> int:
+        return int.from_bytes(_draw() if self._entropy is None else self._entropy(_RANDOM_BITS // 8))
