@@ -227,8 +227,8 @@ class EmptyLog:
 
 
 class ForkingLog(EmptyLog):
-    async def fork(self, scope: Scope, id: str, *, session_id: str) -> Checkpoint:
-        return Checkpoint(id="k2", session_id=session_id, at=T0, position=0, turn=0, parent=id)
+    async def fork(self, scope: Scope, id: str, *, session_id: str, at: datetime | None = None) -> Checkpoint:
+        return Checkpoint(id="k2", session_id=session_id, at=at or T0, position=0, turn=0, parent=id)
 
     async def prune(self, scope: Scope, *, keep: int) -> tuple[str, ...]:
         return ()

@@ -188,6 +188,16 @@ class WorkingBlock:
 Record: TypeAlias = Episode | Fact | WorkingBlock
 
 
+def latest_of(records: Iterable[Record]) -> datetime | None:
+    """The latest time at which one of these episodes and facts was recorded or retired."""
+    return max((_written(r) for r in records if isinstance(r, Episode | Fact)), default=None)
+
+
+def _written(record: Episode | Fact) -> datetime:
+    retired = record.superseded_at if isinstance(record, Fact) else None
+    return max(record.recorded_at, retired or record.recorded_at)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
     """The result of a forget: removed records counted by kind, and what is still pending, in words.

@@ -6,11 +6,12 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final, TypeAlias, TypeGuard, TypeVar
+from math import inf
+from typing import Final, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 from loom.core.clock import TICK, Clock, last_id_at
 from loom.core.filter import And, Eq, Filter, In, Not, Range
-from loom.core.record import Episode, Fact, Record
+from loom.core.record import Episode, Fact, Record, latest_of
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, LoomError, StaleWrite
 from loom.protocols.embedder import Embedder
@@ -21,6 +22,7 @@ from loom.protocols.memory_store import (
     KeepsVectors,
     MemoryStore,
     ReadsTogether,
+    SeesOthers,
     Store,
     Together,
 )
@@ -141,12 +143,20 @@ _BEHIND_TIMED_IDS = "8"
 _LAST = datetime.max.replace(tzinfo=UTC) - TICK
 
 
+class _Look(NamedTuple):
+    """When a user's records were last looked at, and how many changes by others the store had found by then."""
+
+    at: float
+    changes: int
+
+
 class UserTimes:
     """Gives the time for records of a user."""
 
     def __init__(self, store: MemoryStore, clock: Clock) -> None:
         self._store, self._clock = store, clock
-        self._looked: OrderedDict[str, float] = OrderedDict()
+        self._others = _Others(store)
+        self._looked: OrderedDict[str, _Look] = OrderedDict()
         self._ahead: dict[str, datetime] = {}
 
     async def now(self, scope: Scope) -> datetime:
@@ -174,11 +184,16 @@ class UserTimes:
             self._ahead[key] = max(latest, self._ahead.get(key, latest))
 
     async def _look(self, user: Scope) -> None:
-        """Look for records with ids later than now, made by another clock; at most once per _LOOK_AGAIN."""
+        """Look for records with ids later than now, made by another clock.
+
+        At most once per _LOOK_AGAIN, and not at all while the store says that nobody has written any.
+        """
         key, measured = user.key(), self._clock.monotonic()
-        if measured - self._looked.get(key, measured - _LOOK_AGAIN) < _LOOK_AGAIN:
+        is_known, changes = self._others.ask(measured, self._clock.now())
+        last = self._looked.get(key, _Look(-inf, 0))
+        if measured - last.at < _LOOK_AGAIN or (is_known and changes == last.changes and last.at > -inf):
             return
-        self._looked[key] = measured
+        self._looked[key] = _Look(measured, changes)
         self._looked.move_to_end(key)
         if len(self._looked) > _USERS:
             self._looked.popitem(last=False)
@@ -193,14 +208,24 @@ class UserTimes:
             return  # a failed look must not prevent the write
 
 
-def latest_of(records: Iterable[Record]) -> datetime | None:
-    """The latest time at which one of these episodes and facts was recorded or retired."""
-    return max((_written(r) for r in records if isinstance(r, Episode | Fact)), default=None)
+class _Others:
+    """What a store says of those who write to the same place, and how old that is."""
 
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store if isinstance(store, SeesOthers) else None
+        self._checks = 0
+        self._asked = self._checked = -inf
 
-def _written(record: Episode | Fact) -> datetime:
-    retired = record.superseded_at if isinstance(record, Fact) else None
-    return max(record.recorded_at, retired or record.recorded_at)
+    def ask(self, measured: float, now: datetime) -> tuple[bool, int]:
+        """Whether it is known, to _LOOK_AGAIN, that none of us is ahead of now; and how many changes others made."""
+        others = self._store.others if self._store else None
+        if others is None:
+            return False, 0
+        if others.checks != self._checks:  # the store has looked since this was asked last
+            self._checks, self._checked = others.checks, self._asked
+        self._asked = measured
+        is_new = measured - self._checked < _LOOK_AGAIN
+        return is_new and (others.latest is None or others.latest <= now), others.changes
 
 
 def later_than(latest: datetime | None, now: datetime) -> datetime:

@@ -28,6 +28,7 @@ from loom.core.record import (
     Record,
     Scalar,
     WorkingBlock,
+    latest_of,
 )
 from loom.core.scope import Scope
 from loom.errors import LoomError, NotFound, StoreConflict, UsageError
@@ -66,7 +67,6 @@ from loom.memory._shared import (
     every_fact,
     is_candidate,
     later_than,
-    latest_of,
     read_together,
     retry_stale,
 )

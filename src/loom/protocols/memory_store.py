@@ -301,6 +301,32 @@ class SeesSessions(Protocol):
         ...
 
 
+class Others(NamedTuple):
+    """What is known of those who write to the same place, as of the last look."""
+
+    checks: int
+    """How often it was looked."""
+    changes: int
+    """How often another process had written since the look before."""
+    latest: datetime | None
+    """The latest time at which a record that this process wrote was recorded or retired."""
+
+
+@runtime_checkable
+class SeesOthers(Protocol):
+    """A store that sees, when it writes, whether another process has written to the same place.
+
+    Laws:
+    - every write looks, before it is acknowledged; what another process had written by then is in `changes`;
+    - `latest` is never before the time of a record that any store of this process has written to the same place.
+    """
+
+    @property
+    def others(self) -> Others | None:
+        """What is known; nothing before the store is opened."""
+        ...
+
+
 class Around(str):
     """A key that quotes a conversation: the text of a turn and those of the `REACH` turns on each side of it, as lines.
 

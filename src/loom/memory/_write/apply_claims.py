@@ -10,7 +10,7 @@ from typing import Final
 
 from loom.core.clock import TICK, Clock, RecordIds
 from loom.core.filter import Eq, In
-from loom.core.record import Claim, Episode, Fact, Provenance
+from loom.core.record import Claim, Episode, Fact, Provenance, latest_of
 from loom.core.scope import Scope
 from loom.core.threads import off_loop
 from loom.memory._facts.entities import USER, Aliases, normalise, predicate_key
@@ -31,7 +31,7 @@ from loom.memory._facts.instructions import (
     under_topic,
 )
 from loom.memory._recall.rank import role_of
-from loom.memory._shared import UNCONFIRMED, every_fact, is_candidate, later_than, latest_of, retry_stale
+from loom.memory._shared import UNCONFIRMED, every_fact, is_candidate, later_than, retry_stale
 from loom.memory._write.clauses import sentences
 from loom.memory._write.extract_rules import RuleExtractor
 from loom.memory._write.wishes import INSTRUCTION

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
@@ -24,6 +25,7 @@ from anyio.lowlevel import RunVar
 from loom.core.checks import check_text
 from loom.core.threads import in_thread, may_block, renew_lock_after_fork
 from loom.errors import LoomError, StoreError, UsageError
+from loom.protocols.memory_store import Others
 from loom.stores.sqlite.connection import (
     BUSY_MILLISECONDS,
     SYNCHRONOUS,
@@ -128,6 +130,8 @@ class Writer:
         self._pid = os.getpid()
         self._db = connect(path, synchronous=SYNCHRONOUS[durability], cache_kibibytes=_CACHE_KIBIBYTES)
         self._is_unscrubbed = False
+        self._version, self._checks, self._changes = 0, 0, 0
+        self._latest: datetime | None = None
         self._gate, self._is_closing = threading.Lock(), False
         try:
             migrate(self._db, path)
@@ -160,6 +164,17 @@ class Writer:
         """Empty the write-ahead log; False where a reader holds it, and then it is tried again after later writes."""
         self._is_unscrubbed = not _truncated(db, _SCRUB_MILLISECONDS)
         return not self._is_unscrubbed
+
+    @property
+    def others(self) -> Others:
+        """What is known of other processes, and the latest time that was noted."""
+        checks = self._checks  # read first: the thread that writes counts it last
+        return Others(checks, self._changes, self._latest)
+
+    def note_latest(self, latest: datetime | None) -> None:
+        """Note the latest time of what a change wrote; called by the change."""
+        if latest is not None and (self._latest is None or latest > self._latest):
+            self._latest = latest
 
     def close(self) -> None:
         """Finish what is queued, then end the thread."""
@@ -212,6 +227,7 @@ class Writer:
             return
         patiently(lambda: db.execute("BEGIN IMMEDIATE").fetchall())
         try:
+            self._look_for_others()
             for task in batch:
                 self._apply(task)
             db.execute("COMMIT")
@@ -219,6 +235,14 @@ class Writer:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
+
+    def _look_for_others(self) -> None:
+        """In a transaction: count it if another connection has written; in this process there is no other that does."""
+        (version,) = self._db.execute("PRAGMA data_version").fetchall()[0]
+        if version != self._version:
+            self._changes += 1
+        self._version = version
+        self._checks += 1
 
     def _apply(self, task: _Task) -> None:
         db = self._db
@@ -316,6 +340,11 @@ class SqliteFile:
         self._writer: Writer | None = None
         self._readers = Readers(self.path)
         self._is_closed = False
+
+    @property
+    def writer(self) -> Writer | None:
+        """The writer, if the file is open."""
+        return self._writer
 
     @property
     def is_in_memory(self) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 
 from loom.core.clock import Clock
 from loom.core.filter import Filter
-from loom.core.record import Episode, Hit, Layer, Passage, Receipt, Record, changed, scored
+from loom.core.record import Episode, Hit, Layer, Passage, Receipt, Record, changed, latest_of, scored
 from loom.core.scope import Scope
 from loom.errors import StoreError
 from loom.protocols.embedder import Vector
@@ -30,6 +30,7 @@ from loom.protocols.memory_store import (
     IndexDifference,
     Job,
     Lease,
+    Others,
     Query,
     SearchKeys,
     Together,
@@ -285,6 +286,12 @@ class SqliteStore(BaseMemoryStore):
         self._cache = index.SearchCache(vector_cache_bytes)
         self._bound_here: Bound | None = None  # the embedder that this object was bound to
 
+    @property
+    def others(self) -> Others | None:
+        """What is known of other processes that write to the file."""
+        writer = self._file.writer
+        return None if writer is None else writer.others
+
     async def _open(self) -> None:
         await self._file.opened()
 
@@ -384,7 +391,10 @@ class SqliteStore(BaseMemoryStore):
         return await self._read(scope, lambda db, user: search_keys(db, user, scope, ids, self._cache), {})
 
     async def _write(self, scope: Scope, write: Write) -> Written:
+        latest, writer = latest_of(write.put), await self._file.opened()
+
         def change(db: Database) -> Written:
+            writer.note_latest(latest)
             if write.closing is not None:
                 records.close(db, write.closing)
             check_epoch(db, scope, write.since)
