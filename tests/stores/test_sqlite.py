@@ -3,6 +3,7 @@
 import asyncio
 import math
 import random
+import shutil
 from collections import Counter
 from contextlib import asynccontextmanager
 
@@ -20,7 +21,7 @@ from loom.stores.inmemory import InMemoryStore
 from loom.stores.sqlite import SqliteStore, index
 from loom.stores.sqlite.connection import condition, connect, patiently, translate_errors
 from loom.stores.sqlite.records import change
-from loom.stores.sqlite.schema import VERSION, migrate
+from loom.stores.sqlite.schema import MEMORY_PAGE_BYTES, VERSION, migrate
 from loom.testing.conformance import MemoryStoreMachine, MemoryStoreSuite
 from loom.testing.conformance.isolation import observe, random_trace
 from loom.testing.conformance.suite import ALICE, BOB, DAY, a_block, a_fact, an_episode, one_of_each
@@ -102,8 +103,22 @@ async def test_a_file_that_is_not_a_database_is_refused(tmp_path):
     path.write_text("not a database " * 100)
     with pytest.raises(StoreError, match="not a sound SQLite file"):
         await SqliteStore(path).count(ALICE)
-    with pytest.raises(StoreUnavailable, match="cannot be opened"):
+    with pytest.raises(StoreUnavailable, match=r"cannot be opened.*; make the folder .*no first"):
         await SqliteStore(tmp_path / "no" / "folder.db").count(ALICE)
+    with pytest.raises(StoreUnavailable, match="it is a folder: name a file in it"):
+        await SqliteStore(tmp_path).count(ALICE)
+
+
+async def test_a_file_that_another_process_is_writing_into_is_not_taken_for_damaged(tmp_path):
+    """As a file stands while its log is brought into it: the head knows of pages that are only in the log."""
+    path, half = tmp_path / "memory.db", tmp_path / "half.db"
+    async with SqliteStore(path) as store:
+        await store.put(ALICE, an_episode())
+        shutil.copy(f"{path}-wal", f"{half}-wal")
+    head = path.read_bytes()[:MEMORY_PAGE_BYTES]
+    half.write_bytes(head)
+    async with SqliteStore(half) as store:
+        assert await store.get(ALICE, "e1") == an_episode()
 
 
 async def test_it_opens_at_the_first_use_and_not_after_closing(tmp_path):

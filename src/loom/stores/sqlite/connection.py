@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 from zlib import crc32
 
@@ -86,6 +87,13 @@ def patiently(action: Callable[[], _T], *, seconds: float = DEADLINE_SECONDS) ->
             time.sleep(0.005)
 
 
+def _what_to_check(path: str) -> str:
+    if Path(path).is_dir():
+        return "it is a folder: name a file in it"
+    folder = Path(path).parent
+    return "check the folder, its rights and the free space" if folder.is_dir() else f"make the folder {folder} first"
+
+
 @contextmanager
 def translate_errors(path: str) -> Generator[None]:
     """Errors of SQLite, and of reading what is damaged, as errors of Loom."""
@@ -97,9 +105,7 @@ def translate_errors(path: str) -> Generator[None]:
             f"{path} was held by another process for {DEADLINE_SECONDS:.0f} s; try again, or look who holds it"
         ) from error
     except (apsw.CantOpenError, apsw.IOError, apsw.FullError, apsw.ReadOnlyError) as error:
-        raise StoreUnavailable(
-            f"{path} cannot be opened, read or written ({error}); check the folder, its rights and the free space"
-        ) from error
+        raise StoreUnavailable(f"{path} cannot be opened, read or written ({error}); {_what_to_check(path)}") from error
     except (apsw.CorruptError, apsw.NotADBError) as error:
         raise StoreError(f"{path} is not a sound SQLite file ({error}); restore it from a copy") from error
     except apsw.Error as error:

@@ -7,7 +7,8 @@ from collections.abc import Generator, Mapping
 from contextlib import closing, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import cast
+from struct import Struct
+from typing import Final, cast
 
 import apsw
 
@@ -18,6 +19,8 @@ from loom.stores.sqlite.connection import Database, one, patiently, translate_er
 
 APPLICATION_ID = 0x4C6F6F6D
 """Marks a file as Loom's own, so that another program's file is never changed."""
+_HEAD: Final = Struct(">40xI16xI4xI")
+"""How a SQLite file begins: the number of its schema, of its format, and of the program it belongs to."""
 _READ_OR_MAKE = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 
 _FIRST = """
@@ -153,20 +156,30 @@ VERSION = len(MIGRATIONS)
 def check_file(path: str) -> None:
     """Refuse the file of another program or of a newer Loom while not a byte of it was changed.
 
-    Only the file itself is read, as if it could not change: to read a file with its log or its journal, SQLite
-    would write to both. What a new file still has in its log alone is seen by migrate().
+    Only the head of the file itself is read: to read a file with its log or its journal, SQLite would write to both,
+    and while another process brings its log into the file, the pages behind the head may be of two times. SQLite
+    reads it: a file that is closed behind its back loses its locks. What a new file still has in its log alone is
+    seen by migrate().
     """
     if not os.path.exists(path):  # noqa: PTH110 - Path.exists() raises where a folder may not be entered
         return
-    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    with _opened(path, f"{Path(path).absolute().as_uri()}?immutable=1", flags=flags) as db:
-        _check(db, path)
+    flags = [apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_MAIN_DB, 0]
+    with translate_errors(path):
+        file = apsw.VFSFile("", str(Path(path).absolute()), flags)
+        try:
+            head = file.xRead(_HEAD.size, 0)
+        finally:
+            file.xClose()
+        if head and (len(head) < _HEAD.size or not head.startswith(b"SQLite format 3\0")):
+            raise apsw.NotADBError("file is not a database")
+        if head:
+            _check(path, *_HEAD.unpack(head))
 
 
 @contextmanager
-def _opened(path: str, name: str | None = None, *, flags: int = _READ_OR_MAKE) -> Generator[Database]:
+def _opened(path: str, *, flags: int = _READ_OR_MAKE) -> Generator[Database]:
     """A connection without the rules of a Loom file."""
-    with translate_errors(path), closing(cast("Database", apsw.Connection(name or path, flags=flags))) as db:
+    with translate_errors(path), closing(cast("Database", apsw.Connection(path, flags=flags))) as db:
         yield db
 
 
@@ -177,7 +190,7 @@ def migrate(db: Database, path: str) -> None:
             return
         patiently(lambda: db.execute("BEGIN IMMEDIATE").fetchall())
         try:
-            _check(db, path)
+            _check(path, *(_number(db, name) for name in ("schema_version", "user_version", "application_id")))
             for script in MIGRATIONS[_number(db, "user_version") :]:
                 db.execute(script)
             db.execute(f"PRAGMA application_id={APPLICATION_ID}")
@@ -188,12 +201,10 @@ def migrate(db: Database, path: str) -> None:
         db.execute("COMMIT")
 
 
-def _check(db: Database, path: str) -> None:
-    """Refuse a file that is neither new nor of this Loom; the header says so, no table is read."""
-    is_new = _number(db, "schema_version") == 0
-    if not is_new and _number(db, "application_id") != APPLICATION_ID:
+def _check(path: str, schema: int, version: int, application: int) -> None:
+    """Refuse a file that is neither new nor of this Loom; its head says so, no table is read."""
+    if schema and application != APPLICATION_ID:
         raise StoreError(f"{path} is a SQLite file of another program; give a new path or a file of Loom")
-    version = _number(db, "user_version")
     if version > VERSION:
         raise FormatTooNew(f"{path} has format {version}, and this Loom reads up to {VERSION}; install a newer Loom")
 
