@@ -13,15 +13,20 @@ from urllib.parse import urlsplit
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from loom import Agent, open_checkpoints, open_memory
 from loom.cli.serve import listening
+from loom.core.checks import MAX_ATTRIBUTES, MAX_TEXT
 from loom.core.scope import Scope
 from loom.engine.urls import without_secrets
 from loom.errors import StoreError
 from loom.server.http.app import create_app
 from loom.server.http.guard import Counts, Gate, Limits
 from loom.server.http.listen import TimedProtocol, http_server
+from loom.server.http.shapes import DocumentsIn, MemoriesIn, RecallIn
 from loom.server.mcp import MemoryTools
 from loom.server.tokens import TokenFile
 from tests.server.test_http import ADD, bearer, ok, refused, serving, started
@@ -137,6 +142,141 @@ async def test_an_origin_and_a_length_that_cannot_be_read_are_refused() -> None:
         await refused(client, 403, "GET", "/healthz", headers={"Origin": "http://["})
         await refused(client, 413, "GET", "/healthz", headers={"Content-Length": "9" * 5_000})
         assert (await client.get("/healthz", headers={"X-Long": "x" * 70_000})).status_code == 431
+
+
+_JSON = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+
+
+@pytest.mark.parametrize("path", ["/v1/users/ann/memories", "/v1/users/ann/recall", "/v1/knowledge/search", "/mcp"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"items":[{"text":"x","attributes":{' + b",".join(b'"%d":1' % n for n in range(110_000)) + b"}}]}",
+        b'{"items":[' + b"{}," * 60_000 + b"{}]}",
+        b'["\\\\",' + b'"\\",",' * 100_000 + b"1]",
+        b"[" * 100_001,
+        ("[" + '"\\"",' * 100_000 + "1]").encode("utf-16"),
+    ],
+)
+async def test_a_body_of_too_many_values_is_refused_unparsed(path: str, body: bytes) -> None:
+    async def pieces() -> AsyncGenerator[bytes]:
+        for start in range(0, len(body), 9_999):
+            yield body[start : start + 9_999]
+
+    async with serving() as client:
+        for content in (body, pieces()):
+            told = await refused(client, 413, "POST", path, content=content, headers=_JSON)
+            assert told["error"] == "too_large"
+            assert "100,000 JSON values" in told["message"]
+            assert "smaller batches" in told["advice"]
+
+
+async def test_commas_and_brackets_in_texts_are_not_values() -> None:
+    words = 'Well, "so [to] speak", it is {raining}, \\, and\n'
+    text = (words * (MAX_TEXT // len(words) + 1))[:MAX_TEXT]
+    body = json.dumps({"items": [{"text": text}] * 7, "learn": False}).encode()
+    assert 7_000_000 < len(body) < Limits().body_bytes
+    assert body.count(b",") > 3 * (Limits().values or 0)
+    async with serving() as client:
+        await ok(client, "POST", "/v1/users/ann/memories", content=body, headers=_JSON)
+
+
+async def test_the_largest_batch_is_taken() -> None:
+    attributes = {f"name {number}": number for number in range(MAX_ATTRIBUTES)}
+    item = {"speaker": "Ann", "at": "2026-11-15T08:30:00Z", "origin": "user", "attributes": attributes}
+    batch = {"items": [{**item, "text": f"Tea {number}."} for number in range(1_000)], "learn": False}
+    async with serving() as client:
+        kept = await ok(client, "POST", "/v1/users/ann/memories", json=batch)
+    assert len(kept["items"]) == 1_000
+
+
+def _values(value: Any) -> int:
+    inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + sum(map(_values, inner))
+
+
+async def test_as_many_values_as_the_limit_are_taken_and_not_one_more() -> None:
+    body = {"items": [{"text": f"Tea, {number}.", "attributes": {"a": 1, "b": "[{,"}} for number in range(50)]}
+    async with serving(limits=Limits(values=_values(body))) as client:
+        await ok(client, "POST", "/v1/users/ann/memories", json=body)
+    async with serving(limits=Limits(values=_values(body) - 1)) as client:
+        await refused(client, 413, "POST", "/v1/users/ann/memories", json=body)
+
+
+_WORDS = st.text(st.sampled_from('a\\",[{ \n\u2c2c\u5c22'), max_size=6)
+
+
+@given(
+    value=st.recursive(
+        st.none() | st.integers() | _WORDS,
+        lambda inner: st.lists(inner, min_size=1) | st.dictionaries(_WORDS, inner, min_size=1),
+    ),
+    size=st.integers(1, 9),
+    encoding=st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf-32"]),
+    is_ascii=st.booleans(),
+)
+async def test_no_encoding_hides_a_value(value: Any, size: int, encoding: str, *, is_ascii: bool) -> None:
+    body = json.dumps(value, ensure_ascii=is_ascii).encode(encoding)
+    count = _values(json.loads(body))
+
+    async def status(values: int) -> int:
+        sent: list[Any] = []
+        pieces = [body[start : start + size] for start in range(0, len(body), size)]
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": pieces.pop(0), "more_body": len(pieces) > 0}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def app(_scope: Any, receive: Any, send: Any) -> None:
+            while (await receive())["more_body"]:
+                pass
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        gate = Gate(app, hosts=None, limits=Limits(values=values), counts=Counts())
+        await gate({"type": "http", "method": "POST", "path": "/", "headers": []}, receive, send)
+        return sent[0]["status"]
+
+    assert await status(count - 1) == 413
+    if encoding.startswith("utf-8"):
+        assert await status(count) == 200
+
+
+async def test_more_attributes_than_a_record_has_are_refused() -> None:
+    many = dict.fromkeys(map(str, range(MAX_ATTRIBUTES + 1)), 1)
+    async with serving() as client:
+        kept = await ok(client, "POST", "/v1/users/ann/memories", json=ADD)
+        id = kept["items"][0]["id"]
+        for method, path, body in (
+            ("POST", "users/ann/memories", {"items": [{"text": "x", "attributes": many}]}),
+            ("PATCH", f"users/ann/memories/{id}", {"attributes": many}),
+            ("POST", "users/ann/recall", {"query": "x", "where": many}),
+        ):
+            told = await refused(client, 422, method, f"/v1/{path}", json=body)
+            assert "65 are given, and at most 64 are taken" in told["message"]
+
+
+_WRONG = dict.fromkeys(map(str, range(MAX_ATTRIBUTES)))
+_MANY: dict[str, Any] = {str(number): [] for number in range(90_000)}
+
+
+@pytest.mark.parametrize(
+    ("shape", "body"),
+    [
+        (MemoriesIn, {"items": [{"text": "x", "attributes": _WRONG}] * 1_000}),
+        (MemoriesIn, {"items": [{"text": "x", "attributes": _MANY}]}),
+        (MemoriesIn, {"items": [{}] * 1_000}),
+        (MemoriesIn, _MANY),
+        (DocumentsIn, {"documents": [{"id": "x", "text": "x", "attributes": _WRONG}] * 1_000}),
+        (RecallIn, {"query": "x", "where": _MANY}),
+        (RecallIn, {"query": "x", "layers": [1] * 90_000}),
+    ],
+)
+def test_what_is_wrong_with_a_body_is_told_in_few_errors(shape: Any, body: Any) -> None:
+    with pytest.raises(ValidationError) as raised:
+        shape.model_validate(body)
+    assert raised.value.error_count() <= 4 * MAX_ATTRIBUTES
 
 
 async def test_methods_that_are_made_up_are_counted_as_one() -> None:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar, cast
 
 from fastapi import Query
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    StrictBool,
+    model_validator,
+)
 
 from loom.core.checks import (
+    MAX_ATTRIBUTES,
     MAX_BLOCK,
     MAX_DOCUMENT,
     MAX_ID_BYTES,
@@ -72,13 +82,35 @@ def _iso(value: object) -> datetime:
 
 Time = Annotated[AwareDatetime, BeforeValidator(_iso)]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
-Attributes = dict[str, str | int | float | bool]
+
+
+# An error of a validation costs far more than reading its value: of a list, the first item that is wrong is named,
+# and of an object with too many members, only that.
+
+
+def _few(value: object) -> object:
+    """Attributes that are not too many, before each of them is looked at."""
+    if isinstance(value, dict) and (count := len(cast("dict[str, object]", value))) > MAX_ATTRIBUTES:
+        raise ValueError(f"{count:,} are given, and at most {MAX_ATTRIBUTES} are taken")
+    return cast("object", value)
+
+
+_FEW: Final = (Field(max_length=MAX_ATTRIBUTES), BeforeValidator(_few))
+Attributes = Annotated[dict[str, str | int | float | bool], *_FEW]
 
 
 class Body(BaseModel):
     """A body that a client sends: a field that is not known is an error, not ignored."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, given: object) -> object:
+        if isinstance(given, dict) and len(cast("dict[str, object]", given)) > len(cls.model_fields):
+            extra = [name for name in cast("dict[str, object]", given) if name not in cls.model_fields]
+            raise ValueError(f"{len(extra):,} fields are not known, as {extra[0]!r:.60}")
+        return cast("object", given)
 
 
 class UserBody(Body):
@@ -100,7 +132,7 @@ class MemoryIn(Body):
 class MemoriesIn(UserBody):
     """A batch of memories, in order."""
 
-    items: Annotated[list[MemoryIn], Field(min_length=1, max_length=MOST_ITEMS)]
+    items: Annotated[list[MemoryIn], Field(min_length=1, max_length=MOST_ITEMS), FailFast()]
     session: Name | None = None
     importance: Annotated[float, Field(ge=0, le=1, strict=True)] = 0.0
     learn: StrictBool = True
@@ -111,7 +143,7 @@ class MemoryUpdateIn(UserBody):
 
     text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)] | None = None
     importance: Annotated[float, Field(ge=0, le=1, strict=True)] | None = None
-    attributes: dict[str, str | int | float | bool | None] | None = None
+    attributes: Annotated[dict[str, str | int | float | bool | None], *_FEW] | None = None
 
 
 class UpsertIn(MemoryIn, UserBody):
@@ -135,7 +167,7 @@ class RecallIn(UserBody):
     session: Name | None = None
     limit: Annotated[int, Field(ge=1, le=100, strict=True)] = 8
     budget: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] | None = None
-    layers: list[Literal["L1", "L2", "L3", "L4"]] | None = None
+    layers: Annotated[list[Literal["L1", "L2", "L3", "L4"]], Field(max_length=len(Layer))] | None = None
     where: Attributes | None = None
     at: Time | None = None
     known_at: Time | None = None
@@ -188,7 +220,7 @@ class DocumentIn(Body):
 class DocumentsIn(Body):
     """Documents to add."""
 
-    documents: Annotated[list[DocumentIn], Field(min_length=1, max_length=MOST_ITEMS)]
+    documents: Annotated[list[DocumentIn], Field(min_length=1, max_length=MOST_ITEMS), FailFast()]
 
 
 class KnowledgeIn(Body):

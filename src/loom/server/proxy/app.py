@@ -66,7 +66,7 @@ _OF_ONE_CONNECTION: Final = frozenset(
 _NOT_SENT: Final = _OF_ONE_CONNECTION | {b"host", b"expect"}
 _OWN: Final = b"x-loom-"
 """Headers for the proxy itself."""
-_LIMITS: Final = Limits(body_bytes=64_000_000, seconds=float("inf"))
+_LIMITS: Final = Limits(body_bytes=64_000_000, values=None, seconds=float("inf"))
 """Anthropic takes 32 MB. How long an answer may take is for the client to say: it hangs up."""
 _TIMEOUT: Final = {"connect": 30.0, "read": None, "write": None, "pool": None}
 _IDLE_SECONDS: Final = 5.0
