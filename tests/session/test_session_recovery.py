@@ -25,7 +25,7 @@ from loom.errors import (
 from loom.protocols.model import Chunk, ModelRequest
 from loom.session.session import Session
 from loom.stores.inmemory.checkpoints import MemoryCheckpointStore
-from loom.testing.fakes import Reply, ScriptedModel
+from loom.testing.fakes import FakeClock, Reply, ScriptedModel
 
 pytestmark = pytest.mark.anyio
 
@@ -318,3 +318,13 @@ async def test_settings_may_be_a_plain_mapping() -> None:
 async def test_a_wrong_setting_is_refused_with_words(config: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         Session(model=ScriptedModel(), config=config)
+
+
+async def test_a_fork_is_stamped_with_the_clock_of_its_session() -> None:
+    clock, store = FakeClock(), MemoryCheckpointStore()
+    session = Session(model=ScriptedModel(["one"]), clock=clock, checkpoints=store)
+    await session.send("first")
+    clock.advance(60)
+    forked = await store.load((await session.fork()).scope)
+    assert forked is not None
+    assert forked.at == clock.now()

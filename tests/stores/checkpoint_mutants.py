@@ -139,16 +139,21 @@ class SaysNothingIsLeft(MemoryCheckpointStore):
 
 
 class ForksIntoWhatExists(MemoryCheckpointStore):
-    async def fork(self, scope, id, *, session_id):
+    async def fork(self, scope, id, *, session_id, at=None):
         if await self.load(scope, id) is not None:
             await self.forget(scope.for_session(session_id)) if session_id and session_id != scope.session_id else None
-        return await super().fork(scope, id, session_id=session_id)
+        return await super().fork(scope, id, session_id=session_id, at=at)
 
 
 class ForksFromTheNewest(MemoryCheckpointStore):
-    async def fork(self, scope, id, *, session_id):
+    async def fork(self, scope, id, *, session_id, at=None):
         found, newest = await self.load(scope, id), await self.load(scope) if scope.session_id else None
-        return await super().fork(scope, newest.id if found and newest else id, session_id=session_id)
+        return await super().fork(scope, newest.id if found and newest else id, session_id=session_id, at=at)
+
+
+class ForksByItsOwnClock(MemoryCheckpointStore):
+    async def fork(self, scope, id, *, session_id, at=None):
+        return await super().fork(scope, id, session_id=session_id)
 
 
 class PrunesByName(MemoryCheckpointStore):
@@ -277,6 +282,7 @@ CAUGHT_BY = {
     SaysNothingIsLeft: "test_forgetting_the_source_leaves_the_fork_whole",
     ForksIntoWhatExists: "test_a_fork_goes_into_a_new_session",
     ForksFromTheNewest: "test_a_fork_begins_where_it_was_taken",
+    ForksByItsOwnClock: "test_a_fork_is_stamped_with_the_time_that_is_given",
     PrunesByName: "test_newest_means_last_saved",
     PrunesOneTooMany: "test_the_newest_stay_with_their_whole_history",
     AppendsWithoutTheView: "test_append_keeps_the_view",

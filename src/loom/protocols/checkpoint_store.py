@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Protocol, runtime_checkable
 
 from loom.core.log import Checkpoint, LogEntry, Recorded, SavedSession
@@ -117,8 +118,11 @@ class Forks(Protocol):
     Laws: nothing is copied; both sessions go on alone; deleting either leaves the other whole.
     """
 
-    async def fork(self, scope: Scope, id: str, *, session_id: str) -> Checkpoint:
-        """The first checkpoint of the new session, with `parent=id`; StoreConflict if the session exists."""
+    async def fork(self, scope: Scope, id: str, *, session_id: str, at: datetime | None = None) -> Checkpoint:
+        """The first checkpoint of the new session, with `parent=id`; StoreConflict if the session exists.
+
+        It is stamped with `at`, or with the clock of the store.
+        """
         ...
 
 

@@ -500,7 +500,7 @@ class Saver:
             )
         return saved.id
 
-    async def fork(self, at: int | str | None, *, session_id: str) -> Checkpoint:
+    async def fork(self, at: int | str | None, *, session_id: str, now: datetime) -> Checkpoint:
         """Begin another session at a checkpoint of this one: the one named, the last of a turn, or the last."""
         if not isinstance(self.store, Forks):
             raise UsageError(f"{type(self.store).__name__} cannot fork; use a store that can, such as SQLite")
@@ -508,7 +508,7 @@ class Saver:
         if found is None:
             what = "has no turn to fork at yet" if at is None else f"has no checkpoint {at!r}"
             raise NotFound(f"session {self.scope.session_id!r} {what}")
-        return await self.store.fork(self.scope, found.id, session_id=session_id)
+        return await self.store.fork(self.scope, found.id, session_id=session_id, at=now)
 
     async def _find(self, at: int | str) -> Checkpoint | None:
         if isinstance(at, str):

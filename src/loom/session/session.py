@@ -497,7 +497,7 @@ class Session:
             with suppress(StoreConflict):  # it was continued elsewhere; the fork takes over what is not saved
                 await self._make_durable()
             name = session_id or self._ids.next_id()
-            forked = await self._saver.fork(at, session_id=name)
+            forked = await self._saver.fork(at, session_id=name, now=self._given["clock"].now())
         other = Session(
             context=self.context.copy(),
             checkpoints=self._saver.store,

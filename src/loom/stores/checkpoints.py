@@ -6,9 +6,11 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import islice
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
+from loom.core.checks import as_utc
 from loom.core.clock import Clock, RecordIds, SystemClock
 from loom.core.log import FORMAT_VERSION, Checkpoint, LogEntry, Recorded, SavedSession, check_texts, shown_of
 from loom.core.record import Receipt
@@ -417,11 +419,11 @@ class BaseCheckpointStore(ABC):
         counts = {"checkpoint": removed.checkpoints, "entry": removed.entries}
         return Receipt(removed={kind: count for kind, count in counts.items() if count}, pending=pending)
 
-    async def fork(self, scope: Scope | str, id: str, *, session_id: str) -> Checkpoint:
+    async def fork(self, scope: Scope | str, id: str, *, session_id: str, at: datetime | None = None) -> Checkpoint:
         """The first checkpoint of a new session, which begins at a checkpoint of this one."""
         scope, origin = _session_of(scope)
         _, target = _session_of(scope.for_session(session_id))
-        new_id, now = self._ids.next_id(), self._clock.now()
+        new_id, now = self._ids.next_id(), self._clock.now() if at is None else as_utc(at, "at of a fork")
 
         async def fork(port: CheckpointPort[Any]) -> Checkpoint:
             for _ in range(_TRIES):

@@ -55,6 +55,8 @@ class ScriptedModel:
             context_window: tokens a prompt may have before it is refused with ContextOverflow.
             counter: counts the prompt; an estimate by default.
         """
+        if isinstance(replies, str):
+            raise UsageError(f"the script is one text, {replies!r:.60}; give a list of answers: ScriptedModel([...])")
         self.name = name
         """`provider:model`."""
         self._script = replies if callable(replies) else None
@@ -73,7 +75,10 @@ class ScriptedModel:
             raise ContextOverflow(message, limit=self.context_window, size=size)
         reply = self._script(request) if self._script else next(self._replies, None)
         if reply is None:
-            raise ScriptFinished(f"{self.name} was asked {len(self.requests)} times; its script has fewer answers")
+            raise ScriptFinished(
+                f"{self.name} was asked {len(self.requests)} times; its script has fewer answers; add one for each "
+                f"request, tool calls included, or give a function that answers"
+            )
         if isinstance(reply, Exception):
             raise reply
         return self._response(reply, size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, Protocol
 
 import pytest
@@ -475,6 +475,19 @@ class ForkLaws:
         assert await store.load(FORK) == await store.load(FORK, fork.id) == fork
         assert await store.list(FORK) == (fork,)
         assert await store.history(FORK, fork.id) == await store.history(CHAT, "c2")
+
+    async def test_a_fork_is_stamped_with_the_time_that_is_given(
+        self, store: ForkingPruningStore, clock: FakeClock
+    ) -> None:
+        """In UTC, and not with the clock of the store; a time without a zone is refused, and nothing is written."""
+        await save_turns(store, CHAT, "c1")
+        with pytest.raises(UsageError):
+            await store.fork(CHAT, "c1", session_id="fork", at=clock.now().replace(tzinfo=None))
+        assert await store.load(FORK) is None
+        given = clock.now() + timedelta(days=1)
+        fork = await store.fork(CHAT, "c1", session_id="fork", at=given.astimezone(timezone(timedelta(hours=9))))
+        assert (fork.at, fork.at.tzinfo) == (given, UTC)
+        assert await store.load(FORK) == fork
 
     async def test_both_sessions_go_on_alone(self, store: ForkingPruningStore) -> None:
         """What one saves, the other does not see; equal ids are different checkpoints."""
