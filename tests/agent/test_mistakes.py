@@ -12,7 +12,7 @@ from loom.config.memory import MemoryConfig
 from loom.core.message import ToolCallPart
 from loom.errors import ScopeRequired, UsageError
 from loom.protocols.model import ModelRequest
-from loom.testing import ScriptedModel
+from loom.testing import ScriptedModel, ScriptFinished
 
 pytestmark = pytest.mark.anyio
 
@@ -101,3 +101,16 @@ async def test_without_a_model_a_question_is_not_noted_and_how_to_name_one_is_sa
         third = await agent.run("Where is the boat?", user_id="ann", session_id="s")
         assert third.text.startswith("From memory:\n")
         assert "Where is" not in third.text
+
+
+def test_an_agent_says_how_to_stream_without_await() -> None:
+    agent: Any = Agent(model=ScriptedModel(echo))
+    with pytest.raises(AttributeError, match=r"run_sync\(text, user_id=\.\.\.\) and its \.events"):
+        agent.stream_sync("Hi.")
+
+
+async def test_a_script_that_is_one_text_or_too_short_says_what_to_give() -> None:
+    with pytest.raises(UsageError, match=r"the script is one text, 'Hi\.'; give a list of answers"):
+        ScriptedModel("Hi.")  # a text is a list of texts, too
+    with pytest.raises(ScriptFinished, match="add one for each request, tool calls included"):
+        await Agent(model=ScriptedModel([])).run("Hi.")

@@ -250,7 +250,7 @@ def test_a_context_of_ones_own_can_be_recorded_and_read_back(tmp_path):
         ('{"model": "x", "messages": [', "not JSON"),
         ("[1, 2]", "one request"),
         ('{"hello": "world"}', "request"),
-        ('{"messages": [{"role": "user", "content": "hi"}]}', "names no model"),
+        ('{"messages": [{"role": "user", "content": "hi"}]}', "or --model NAME"),
     ],
 )
 def test_bad_files_end_in_one_line(tmp_path, content, message):
@@ -312,7 +312,9 @@ def test_audit(tmp_path):
     assert [call["collapse"] is None for call in longest] == [True, True, False, True]
 
 
-@pytest.mark.parametrize(("read", "says"), [(0, "Nothing was ever read from the cache"), (2_400, "never lost")])
+@pytest.mark.parametrize(
+    ("read", "says"), [(0, "The requests are recorded: `loom cache simulate`"), (2_400, "never lost")]
+)
 def test_audit_of_a_cache_that_was_never_read(tmp_path, read, says):
     usage = {"input_tokens": 30, "cache_creation_input_tokens": 2_400, "cache_read_input_tokens": read}
     lines = []
@@ -322,6 +324,13 @@ def test_audit_of_a_cache_that_was_never_read(tmp_path, read, says):
         lines.append(json.dumps({"at": 60 * turn, "request": body, "response": {"usage": usage}}))
     (tmp_path / "trace.jsonl").write_text("\n".join(lines))
     assert says in " ".join(loom("cache", "audit", tmp_path / "trace.jsonl").stdout.split())
+
+
+@pytest.mark.parametrize(("sessions", "says"), [(1, "never lost"), (2, "Nothing was ever read from the cache")])
+def test_audit_of_sessions_of_one_request(tmp_path, sessions, says):
+    for n in range(sessions):
+        transcript(tmp_path / f"{n}.jsonl", (n, 0, 9_000), session=f"s{n}")
+    assert says in " ".join(loom("cache", "audit", tmp_path).stdout.split())
 
 
 def test_audit_of_a_pipe(tmp_path):

@@ -30,7 +30,7 @@ def test_facts_of_a_day(loom, tmp_path):
     then = loom("facts", "--at", "2026-03-05").stdout
     assert "Oslo" in then
     assert "Rome" not in then
-    assert "no facts are known of me" in loom("facts", "--known-at", "2026-03-05T12:00").stdout
+    assert "no facts are known of me for that time" in loom("facts", "--known-at", "2026-03-05T12:00").stdout
     assert "--at='soon' is not a time; write it as 2026-11-15" in loom("facts", "--at", "soon", code=2).stderr
 
 
@@ -44,6 +44,10 @@ def test_add_search_facts_stats_forget(loom):
     assert json.loads(loom("stats", "--json").stdout)["L1"] == 2
     assert "removed" in loom("forget", "--yes").stdout
     assert json.loads(loom("stats", "--json").stdout)["L1"] == 0
+
+
+def test_one_fact_is_counted_as_one(loom):
+    assert "1 fact is known of me" in loom("add", "I live in Oslo.").stdout
 
 
 def test_a_name_that_is_almost_right_is_pointed_out_to_the_operator(loom):

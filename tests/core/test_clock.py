@@ -1,6 +1,6 @@
 from datetime import UTC, datetime, timedelta, timezone
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -45,6 +45,8 @@ def test_times_are_turned_into_utc_and_naive_ones_refused():
     assert as_utc(datetime(2026, 1, 1, 9, tzinfo=tokyo), "at").isoformat() == "2026-01-01T00:00:00+00:00"
     with pytest.raises(UsageError, match=r"at is .* without a zone"):
         as_utc(datetime(2026, 1, 1), "at")  # noqa: DTZ001
+    with pytest.raises(UsageError, match="at is '2026-05-01', of type str; give a datetime"):
+        as_utc(cast("Any", "2026-05-01"), "at")
     with pytest.raises(UsageError, match="outside the years"):
         as_utc(datetime.min.replace(tzinfo=tokyo), "at")
 

@@ -17,6 +17,7 @@ from loom import (
     open_model,
     plan,
 )
+from loom.engine.open import check_name
 from loom.errors import UsageError
 from loom.testing import ScriptedModel
 
@@ -175,3 +176,8 @@ def test_a_choice_that_is_almost_right_is_corrected() -> None:
         Agent(compaction={"strategy": "sumarize"})
     with pytest.raises(UsageError, match=r"did you mean 'anthropic'\?"):
         plan(Context("a").compile(), "antropic", "claude-sonnet-5")
+
+
+def test_the_name_that_was_meant_is_said_last() -> None:
+    with pytest.raises(UsageError, match=r"; did you mean 'anthropic:claude-sonnet-5'\?$"):
+        check_name("claude-sonnet-5")

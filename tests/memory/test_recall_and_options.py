@@ -9,11 +9,11 @@ from datetime import timedelta
 
 import pytest
 
-from loom import Memory, Message, open_memory
+from loom import Memory, Message, open_memory, open_memory_sync
 from loom.core.filter import Eq
 from loom.core.message import TextPart, ToolCallPart
 from loom.core.record import Episode, Fact
-from loom.errors import LoomError, ScopeRequired
+from loom.errors import LoomError, ScopeRequired, UsageError
 from loom.testing import FakeClock
 
 pytestmark = pytest.mark.anyio
@@ -200,3 +200,8 @@ async def test_tool_calls_come_back_and_are_exported(memory):
     await memory.remember([message, Message(role="assistant", parts=(call,))], user_id="alice")
     lines = [line async for line in memory.export(user_id="alice")]
     assert sum("find_gate" in line and "Yokohama" in line for line in lines) == 2
+
+
+def test_a_limit_below_zero_is_refused() -> None:
+    with open_memory_sync() as memory, pytest.raises(UsageError, match="limit=-1; give 0 or more"):
+        memory.recall("tea?", user_id="me", limit=-1)

@@ -822,6 +822,8 @@ def test_install_for_a_project_of_codex(tmp_path, home):
     wrong = run_loom([LOOM, "hook", "install", "cursor", "--yes"], cwd=tmp_path)
     assert wrong.returncode == 2
     assert "claude-code, codex" in wrong.stderr
+    almost = run_loom([LOOM, "hook", "install", "codx", "--yes"], cwd=tmp_path)
+    assert "did you mean 'codex'?" in " ".join(almost.stderr.split())
     assert not list(home.rglob("*"))
 
 

@@ -235,6 +235,8 @@ def test_the_command_shows_the_change_and_makes_it_once(tmp_path: Path) -> None:
     wrong = run_loom([LOOM, "mcp", "install", "emacs", "--yes"], cwd=tmp_path)
     assert wrong.returncode
     assert "claude-desktop" in wrong.stderr
+    almost = run_loom([LOOM, "mcp", "install", "cursr", "--yes"], cwd=tmp_path)
+    assert "did you mean 'cursor'?" in " ".join(almost.stderr.split())
 
 
 def test_settings_that_the_program_wrote_meanwhile_are_left_as_they_are(tmp_path: Path) -> None:

@@ -58,3 +58,15 @@ def test_a_type_that_pydantic_does_not_take_is_told_in_our_words() -> None:
     if sys.version_info < (3, 12):  # from there on pydantic takes them
         with pytest.raises(UsageError, match="a model cannot be told of the types of far"):
             tool(far)
+
+
+def test_of_what_pydantic_says_only_the_first_sentence_is_told() -> None:
+    class Boat: ...
+
+    def sail(boat: Boat) -> None: ...
+
+    sail.__annotations__["boat"] = Boat
+    with pytest.raises(UsageError, match="Boat") as caught:
+        tool(sail)
+    assert "arbitrary_types_allowed" not in str(caught.value)
+    assert str(caught.value).endswith("Use plain types, dataclasses or pydantic models")

@@ -100,6 +100,7 @@ _OTHER_WORDS = {
     **dict.fromkeys(("invoke", "chat", "query", "ask", "generate"), "run_sync(text, user_id=...), or await run(...)"),
     "ainvoke": "await run(text, user_id=...)",
     **dict.fromkeys(("astream", "run_stream", "stream_events"), "stream(text, user_id=...)"),
+    "stream_sync": "run_sync(text, user_id=...) and its .events, or async for event in stream(...)",
 }
 """What other agents call these methods."""
 

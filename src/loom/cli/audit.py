@@ -79,8 +79,13 @@ def _head(audit: Audit) -> RenderableType:
 
 def _without_collapse(audit: Audit) -> RenderableType:
     """What no collapse means: that the cache worked, or that nothing was ever in it to lose."""
-    if audit.read_share != 0 or len(audit.sessions) == audit.requests:  # a first request reads nothing
+    if audit.read_share != 0 or audit.requests == 1:  # a first request reads nothing
         return Text("The cache was never lost.")
+    if any(session.program == "requests" for session in audit.sessions):
+        return Text(
+            "Nothing was ever read from the cache, so nothing could be lost. The requests are recorded: `loom cache "
+            "simulate` on the same files says why, and what to change."
+        )
     return Text(
         "Nothing was ever read from the cache, so nothing could be lost. Either no part is marked to be cached, or the "
         "prompt begins anew in every request: record the requests, and `loom cache simulate` says which and why."

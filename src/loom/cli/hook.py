@@ -12,6 +12,7 @@ import typer
 
 from loom.cli.mcp import Namespace, Url, User, make_edit, program
 from loom.cli.output import Json, console
+from loom.core.checks import did_you_mean
 from loom.errors import UsageError
 from loom.server.hooks import READS, HookOptions, answer, default_url
 from loom.server.hosts import HOSTS, plan_hooks
@@ -46,8 +47,11 @@ def install(
     """
     found = HOSTS.get(host)
     if found is None or found.hooks_file is None:
-        known = ", ".join(name for name, one in HOSTS.items() if one.hooks_file)
-        raise UsageError(f"{host!r:.60} is not a program with hooks that Loom knows; name one of {known}")
+        known = [name for name, one in HOSTS.items() if one.hooks_file]
+        hint = did_you_mean(host, known)
+        raise UsageError(
+            f"{host!r:.60} is not a program with hooks that Loom knows; name one of {', '.join(known)}{hint}"
+        )
     if not user.strip():
         raise UsageError("--user is empty; name the user whose memory it is")
     path = (Path.cwd() if project else Path.home()).joinpath(*found.hooks_file)

@@ -12,6 +12,7 @@ import typer
 from rich.text import Text
 
 from loom.cli.output import Json, ask, console, echo, print_json
+from loom.core.checks import did_you_mean
 from loom.errors import UsageError
 from loom.server.hooks import default_url
 from loom.server.hosts import HOSTS, Edit, plan_edit
@@ -95,7 +96,9 @@ def install(
     """
     found = HOSTS.get(host)
     if found is None:
-        raise UsageError(f"{host!r:.60} is not a program that Loom knows; name one of {', '.join(HOSTS)}")
+        raise UsageError(
+            f"{host!r:.60} is not a program that Loom knows; name one of {', '.join(HOSTS)}{did_you_mean(host, HOSTS)}"
+        )
     path = found.path(project=Path.cwd() if project else None, home=Path.home())
     place = default_url() if url is None else url if project else _from_anywhere(url)
     options = ["--url", place, "--user", user]

@@ -318,7 +318,7 @@ def add(
         print_json({"kept": kept, "skipped": plain(done.skipped), "facts": len(facts), "notes": notes})
         return
     out = console()
-    out.print(f"kept {len(done.kept)}; {len(facts)} facts are known of {user}")
+    out.print(f"kept {len(done.kept)}; {len(facts)} {'fact is' if len(facts) == 1 else 'facts are'} known of {user}")
     for skip in done.skipped:
         out.print(Text(f"left out {skip.text!r}: {skip.reason}", style="yellow"))
     _print_notes(notes)
@@ -381,7 +381,7 @@ def facts(
         true, believed = _days(fact.valid_from, fact.valid_until), _days(fact.recorded_at, fact.superseded_at)
         print_listed(fact.id, fact.text, f"true {true}; believed {believed}")
     if not found:
-        console().print(Text(f"no facts are known of {user}"))
+        console().print(Text(f"no facts are known of {user}{' for that time' if at or known_at else ''}"))
         _print_similar(url, user)
 
 

@@ -77,7 +77,10 @@ def as_utc(at: datetime, what: str) -> datetime:
     """The same moment in UTC; refuses a time without a zone."""
     if isinstance(at, datetime) and at.tzinfo is UTC:  # pyright: ignore[reportUnnecessaryIsInstance]
         return at
-    if not isinstance(at, datetime) or at.utcoffset() is None:  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(at, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]
+        kind = type(at).__name__
+        raise UsageError(f"{what} is {at!r:.60}, of type {kind}; give a datetime: datetime(2026, 5, 1, tzinfo=UTC)")
+    if at.utcoffset() is None:
         raise UsageError(f"{what} is {at!r}, a time without a zone; use datetime.now(UTC) or add tzinfo")
     try:
         return at.astimezone(UTC)

@@ -57,10 +57,15 @@ class Scope:
         return f"{len(self.namespace)}:{self.namespace}{len(self.user_id)}:{self.user_id}{session}"
 
 
+_EXAMPLES = {"namespace": "default", "user_id": "alice", "session_id": "monday"}
+
+
 def _check(name: str, value: str | None) -> None:
     if value is None or value == "" or (isinstance(value, str) and value.isspace()):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ScopeRequired(f"the scope has no {name} ({value!r}); say whose data it is: Scope(user_id='alice')")
-    check_id(value, f"the {name} of a scope")
+        raise ScopeRequired(
+            f"{name} is {value!r}; name it, so that it is clear whose data it is: {name}={_EXAMPLES[name]!r}"
+        )
+    check_id(value, name)
 
 
 # The run that code works in: whose it is, without threading that through every signature.

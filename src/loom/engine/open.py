@@ -292,9 +292,9 @@ def check_name(model: str) -> None:
     provider, _, id = model.partition(":")
     if not id or provider not in MODELS:
         raise UsageError(
-            f"{model!r} names no model{_model_hint(model)}; write provider:model, where the providers are "
-            f"{', '.join(sorted(MODELS))}; use compatible:MODEL with base_url= for any other server that speaks the "
-            f"OpenAI Chat form"
+            f"{model!r} names no model; write provider:model, where the providers are {', '.join(sorted(MODELS))}; "
+            f"use compatible:MODEL with base_url= for any other server that speaks the OpenAI Chat form"
+            f"{_model_hint(model)}"
         )
 
 

@@ -158,6 +158,11 @@ class _Untitled(GenerateJsonSchema):
         return False
 
 
+def _first_sentence(error: Exception) -> str:
+    """What pydantic says, without its advice on its own settings."""
+    return str(error).splitlines()[0].partition(". ")[0].rstrip(".")
+
+
 class Parameters:
     """The parameters of a function, as a model sees them.
 
@@ -181,7 +186,7 @@ class Parameters:
             schema = self._model.model_json_schema(schema_generator=_Untitled)
         except PydanticUserError as error:
             raise UsageError(
-                f"a model cannot be told of the types of {called}: {str(error).splitlines()[0]}. Use plain types, "
+                f"a model cannot be told of the types of {called}: {_first_sentence(error)}. Use plain types, "
                 f"dataclasses or pydantic models"
             ) from error
         schema.pop("title", None)

@@ -322,7 +322,7 @@ class WireFormat:
         """A request body of this format as a prompt; requests that share a `made` share their equal blocks."""
         if not model:
             raise BadRequestFile(
-                'the request names no model; add "model" to the record, or say which model it was sent to'
+                'the request names no model; add "model" to the record, or say which it was: model=, or --model NAME'
             )
         out = BlockCollector(counter, made)
         self.read(body.get(self.messages), 0, self.head(body, out), out)

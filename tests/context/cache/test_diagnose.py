@@ -303,8 +303,8 @@ def test_a_prompt_below_the_minimum_is_said_to_be_too_short() -> None:
 def test_a_changing_parameter_is_found() -> None:
     trace = [replace(conversation(n), settings={"system": f"speed={n % 2}"}) for n in range(10)]
     finding = diagnose(trace, LOOKBACK)[0]
-    assert (finding.cause, finding.where) == ("settings_changed", "request 1")
-    assert "a request parameter changed in 9 of 10 requests" in finding.message
+    assert (finding.cause, finding.where) == ("settings_changed", "request 2")
+    assert "a request parameter changed in 9 of 10 requests, first in request 2" in finding.message
     assert "the model changed" in diagnose([*trace[:1], replace(trace[1], model="n")], LOOKBACK)[0].message
 
 

@@ -320,7 +320,7 @@ def test_the_model_that_is_given_replaces_the_recorded_one() -> None:
         ({"foo": 1, "bar": 2}, "no request was found in a record with foo, bar"),
         ({"choices": [], "usage": {}}, "a model's answer, not a request"),
         ({"object": "response", "instructions": None, "output": []}, "a model's answer"),
-        ({"messages": [user("a")]}, "names no model"),
+        ({"messages": [user("a")]}, "or --model NAME"),
         ({"model": "m", "messages": []}, "no content at all"),
         ({"model": "m", "messages": "hi"}, "messages is 'hi', but must be a list"),
         ({"model": "m", "messages": ["hi"]}, r"messages\[0\] is 'hi', but must be a message"),

@@ -242,7 +242,7 @@ def _tools(seen: _Seen) -> Iterator[_Case]:
     differing = next((b for a, b in zip(old, new, strict=False) if a.key != b.key), (new or old)[-1])
     reordered = all(_words(rows[n]) == _words(rows[n - 1]) for n in changed)
     how = "in another order" if reordered else "with other content"
-    message = f"the tool list came {how} in {seen.share(changed)}, first in request {changed[0]}"
+    message = f"the tool list came {how} in {seen.share(changed)}, first in request {changed[0] + 1}"
     message += ", and it stands before everything else"
     yield seen.case("tools_reordered" if reordered else "tools_changed", differing, changed, message)
 
@@ -257,8 +257,8 @@ def _settings(seen: _Seen) -> Iterator[_Case]:
     if changed:
         first = changed[0]
         what = "the model" if values[first][0] != values[first - 1][0] else "a request parameter"
-        message = f"{what} changed in {seen.share(changed)}, first in request {first}"
-        yield seen.case("settings_changed", f"request {first}", changed, message)
+        message = f"{what} changed in {seen.share(changed)}, first in request {first + 1}"
+        yield seen.case("settings_changed", f"request {first + 1}", changed, message)
 
 
 def _volatile_inside(seen: _Seen) -> Iterator[_Case]:

@@ -382,7 +382,7 @@ class WrittenForm:
         """A layout of a window, going on from that of the latest one before; `by` says which counts can be shared."""
         if not self.model:
             raise BadRequestFile(
-                'the request names no model; add "model" to the record, or say which model it was sent to'
+                'the request names no model; add "model" to the record, or say which it was: model=, or --model NAME'
             )
         key = (WrittenLayout, self.provider, self.model, by)
         every = (window.made, *(past.made for past in reversed(window.past)))

@@ -17,11 +17,11 @@ from typing import Final
 from loom.core.checks import MAX_INSTRUCTION
 from loom.core.clock import TICK, RecordIds
 from loom.core.filter import And, In
-from loom.core.record import Claim, Episode, Fact, Provenance, Record, WorkingBlock
+from loom.core.record import Claim, Episode, Fact, Provenance, Record, WorkingBlock, latest_of
 from loom.errors import NotFound, UsageError
 from loom.memory._facts.entities import USER, Aliases, cardinality_of, normalise, predicate_key
 from loom.memory._facts.facts import Segment, Statement, moment, statements_of, timeline
-from loom.memory._shared import ARE_CURRENT, FILE, UNCONFIRMED, is_candidate, later_than, latest_of
+from loom.memory._shared import ARE_CURRENT, FILE, UNCONFIRMED, is_candidate, later_than
 from loom.memory._write.phrases import LANGUAGE, LazyPattern
 from loom.memory._write.wishes import INSTRUCTION, acts_unasked, looks_pasted, releases_in, wishes_in
 from loom.text.fence import fenced, in_brackets, one_line, plain_text

@@ -503,6 +503,8 @@ def _check(question: str, limit: int, prefer: Prefer, min_score: float | None, m
         raise UsageError("recall was given an empty question; pass text, or use export() to see everything")
     if not isinstance(limit, int):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"recall was given limit={limit!r}; give a whole number")
+    if limit < 0:
+        raise UsageError(f"recall was given limit={limit}; give 0 or more")
     if prefer not in get_args(Prefer):
         raise UsageError(f"prefer={prefer!r} is not known; use one of {', '.join(get_args(Prefer))}")
     if min_score is not None and (not isinstance(min_score, float | int) or isnan(min_score)):  # pyright: ignore[reportUnnecessaryIsInstance]
