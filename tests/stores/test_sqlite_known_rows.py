@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import random
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import numpy as np
 import pytest
 
 from loom.core.filter import In
 from loom.core.record import Episode, Layer
-from loom.errors import StoreError
+from loom.errors import NotFound, StoreError
 from loom.protocols.memory_store import Query
 from loom.stores.sqlite import SqliteStore, search
-from loom.stores.sqlite.connection import connect
+from loom.stores.sqlite.connection import connect, sizes_of
 from loom.stores.sqlite.index import NewestTexts
 from loom.testing.conformance.suite import ALICE, an_episode
 from loom.testing.fakes import START
+from tests.stores.sqlite_files import execute
 
 pytestmark = pytest.mark.anyio
 QUERY = Query(text="tea", vector=[1.0, 0.0], archived=True, limit=200)
@@ -63,6 +68,71 @@ async def test_a_second_search_reads_only_what_is_new(store: SqliteStore, monkey
     await store.put(ALICE, an_episode("new", "tea at last"))
     assert "new" in await found_by(store)
     assert (rows, texts) == ([90], ["tea at last"])
+
+
+async def test_changes_of_another_process_are_seen(store: SqliteStore, tmp_path: Path) -> None:
+    before = await found_by(store)
+    script = """
+import anyio, sys
+from loom.core.record import Layer
+from loom.stores.sqlite import SqliteStore
+from loom.testing.conformance.suite import ALICE, an_episode
+from loom.testing.fakes import START
+from tests.stores.sqlite_files import execute
+
+async def main():
+    async with SqliteStore(sys.argv[1]) as store:
+        await store.put(ALICE, an_episode("e2", "tea number 2", layer=Layer.L3, archived_at=START))
+        await store.delete(ALICE, "e4")
+
+anyio.run(main)
+"""
+    await store.touch(ALICE, "e1", at=START)
+    await store.write(ALICE)  # a revision of this process, and behind it those of the other one
+    done = await anyio.run_process([sys.executable, "-c", script, str(tmp_path / "memory.db")])
+    assert done.returncode == 0
+    await store.delete(ALICE, "e5")
+    after = await found_by(store)
+    assert after["e2"].layer is Layer.L3
+    assert before.keys() - after.keys() == {"e4", "e5"}
+
+
+async def test_a_write_that_failed_is_not_taken_for_a_change(store: SqliteStore, tmp_path: Path) -> None:
+    before = await found_by(store)
+    with pytest.raises(NotFound):
+        await store.write(ALICE, delete=["e4"], keys={"nobody": {"asked": "tea"}})
+    assert await found_by(store) == before
+    log = (await store._file.opened()).changes
+    revision = execute(tmp_path / "memory.db", "SELECT revision FROM users")[0][0]
+    assert log.between(1, revision, revision + 1) is None, "another process may make this revision"
+
+
+async def test_a_view_from_before_a_change_does_not_see_it(store: SqliteStore) -> None:
+    """What is known is newer than the view then: the view reads its own rows."""
+    await found_by(store)
+    started, changed = threading.Event(), threading.Event()
+
+    def old_view(db: Any) -> list[Any]:
+        sizes = sizes_of(db, 1)
+        started.set()
+        changed.wait()
+        with store._cache.rows(1, sizes) as known:
+            request = search._request(1, ALICE, QUERY, START)
+            return search._Rows(db, request, known).of([4, 5])
+
+    async with anyio.create_task_group() as group:
+        seen = list[list[Any]]()
+
+        async def view() -> None:
+            seen.append(await store._view(old_view))
+
+        group.start_soon(view)
+        await anyio.to_thread.run_sync(started.wait)
+        await store.delete(ALICE, "e4")
+        assert "e4" not in await found_by(store)
+        changed.set()
+    assert [row and row[0] for row in seen[0]] == ["e4", "e5"]
+    assert "e4" not in await found_by(store)
 
 
 async def test_changes_of_another_connection_are_seen(store: SqliteStore, tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 from zlib import crc32
@@ -18,7 +18,7 @@ from loom.core.record import Episode, Fact, Record
 from loom.core.scope import Scope
 from loom.errors import StaleWrite, StoreError, StoreUnavailable, UsageError
 from loom.stores import _sql
-from loom.stores._sql import Dialect
+from loom.stores._sql import Condition, Dialect
 from loom.stores.base import DamagedData, damage_at, reading
 
 Durability: TypeAlias = Literal["full", "fast"]
@@ -50,6 +50,7 @@ class _Connection(Protocol):
     def executemany(self, statements: str, sequenceofbindings: Iterable[Sequence[Any]]) -> _Cursor: ...
     def last_insert_rowid(self) -> int: ...
     def set_busy_timeout(self, milliseconds: int) -> None: ...
+    def set_update_hook(self, callable: Callable[[int, str, str, int], None]) -> None: ...
     def wal_checkpoint(self, *, mode: int) -> tuple[int, int]: ...
     def close(self) -> None: ...
 
@@ -141,10 +142,6 @@ WRITTEN = (*_sql.COLUMNS, "checksum")
 """The columns that are written with a record."""
 SELECTED = f"{_sql.SELECTED}, r.checksum, r.user"
 
-STATE = ("layer", "accesses", "accessed_at", "archived_at")
-"""The columns that are changed alone."""
-_STATE_PLACES = tuple(map(_sql.COLUMNS.index, STATE))
-_state_of = cast("Callable[[Row], Row]", itemgetter(*_STATE_PLACES))
 CHECKSUM = len(_sql.COLUMNS)
 """Where the checksum is in a row of SELECTED; None where an older Loom wrote it."""
 _USER = CHECKSUM + 1
@@ -180,16 +177,6 @@ def from_row(row: tuple[Any, ...]) -> Record:
     return _sql.from_row(row)
 
 
-def with_state(row: Row, state: Row) -> Row:
-    """A row that starts with SELECTED, with these values of STATE."""
-    if _state_of(row) == state:
-        return row
-    values = list(row)
-    for place, value in zip(_STATE_PLACES, state, strict=True):
-        values[place] = value
-    return tuple(values)
-
-
 def checksum(row: tuple[Any, ...], user: int) -> int:
     """The checksum of a row that starts with COLUMNS: a record that became another user's has another one."""
     id, kind, text, origin, trusted, recorded_at, sources, at, _, session_id, speaker, importance = row[:12]
@@ -204,6 +191,41 @@ def checksum(row: tuple[Any, ...], user: int) -> int:
     else:
         line = f"{id}\0{kind}\0{text}\0{origin}\0{trusted}\0{row[25:CHECKSUM]}"
     return crc32(line.encode(), user)
+
+
+_MOST_CONDITIONS = 4
+"""For how many conditions it is kept which rows fit: a recall asks with one or two."""
+
+
+class KnownRows:
+    """The rows of a user that searches looked at, by condition and number, None where one does not fit.
+
+    All as of a revision of the user.
+    """
+
+    __slots__ = ("_by_condition", "revision")
+
+    def __init__(self, revision: int) -> None:
+        self.revision = revision
+        self._by_condition: OrderedDict[Condition, dict[int, Row | None]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_condition.values()))
+
+    def fitting(self, condition: Condition) -> dict[int, Row | None]:
+        """Those that a condition was asked of, to look up and to add to."""
+        found = self._by_condition.setdefault(condition, {})
+        self._by_condition.move_to_end(condition)
+        if len(self._by_condition) > _MOST_CONDITIONS:
+            self._by_condition.popitem(last=False)
+        return found
+
+    def drop(self, numbers: Collection[int], revision: int) -> None:
+        """Take out what has changed up to a revision."""
+        self.revision = revision
+        for held in self._by_condition.values():
+            for number in numbers:
+                held.pop(number, None)
 
 
 # Which rows belong to whom: users as numbers, and what a scope may see.
@@ -279,28 +301,31 @@ def forget_name(db: Database, user: int) -> None:
 class Sizes(NamedTuple):
     """How many numbers a user has given to records, and how many of them, from 0 on, are in the word index.
 
-    `relinked` counts the changes of texts and of links that were there before, `gone` the vectors that went.
+    `relinked` counts the changes of texts and of links that were there before, `gone` the vectors that went,
+    `revision` the transactions that changed or removed records.
     """
 
     size: int
     indexed: int
     relinked: int = 0
     gone: int = 0
+    revision: int = 0
 
 
-_SIZES = "SELECT next_number, indexed, relinked, vectors_gone FROM users WHERE user = ?"
+_SIZES = "SELECT next_number, indexed, relinked, vectors_gone, revision FROM users WHERE user = ?"
 
 
 def sizes_of(db: Database, user: int) -> Sizes:
     """The sizes of a user; none of an unknown one."""
-    size, indexed, relinked, gone = one(db, _SIZES, user) or (0, 0, 0, 0)
+    size, indexed, relinked, gone, revision = one(db, _SIZES, user) or (0, 0, 0, 0, 0)
     if not isinstance(size, int) or not 0 <= size <= MOST_NUMBERS:
         raise DamagedData(f"user number {user} has {size!r} records")
     if not isinstance(indexed, int) or not 0 <= indexed <= size:
         raise DamagedData(f"user number {user} has {indexed!r} of {size:,} records in the word index")
-    if not isinstance(relinked, int) or not isinstance(gone, int):
-        raise DamagedData(f"user number {user} has {relinked!r} changed links and {gone!r} vectors that went")
-    return Sizes(size, indexed, relinked, gone)
+    if not isinstance(relinked, int) or not isinstance(gone, int) or not isinstance(revision, int):
+        told = f"{relinked!r} changed links, {gone!r} vectors that went and {revision!r} changes"
+        raise DamagedData(f"user number {user} has {told}")
+    return Sizes(size, indexed, relinked, gone, revision)
 
 
 def row_of(user: int, number: int) -> int:

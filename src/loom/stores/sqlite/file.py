@@ -7,7 +7,8 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -32,9 +33,12 @@ from loom.stores.sqlite.connection import (
     Database,
     Durability,
     connect,
+    number_of,
+    one,
     patiently,
     snapshot,
     translate_errors,
+    user_of,
 )
 from loom.stores.sqlite.schema import check_file, migrate
 
@@ -98,6 +102,55 @@ class Readers:
             db.close()
 
 
+# Which records this process has changed, so that what searches hold of the others need not be read again.
+
+_MOST_REVISIONS = 64
+_MOST_USERS = 1_024
+_MOST_NUMBERS = 4_096
+_COUNT_CHANGE = "UPDATE users SET revision = revision + 1 WHERE user = ? RETURNING revision"
+
+
+class ChangeLog:
+    """The numbers of the records that each of the last revisions of a user changed or removed.
+
+    A revision that is not in it was made by another process, or long ago. New records have new numbers, and make no
+    revision. Safe between threads.
+    """
+
+    __slots__ = ("_lock", "_users")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users: OrderedDict[int, OrderedDict[int, Collection[int]]] = OrderedDict()
+
+    def note(self, user: int, revision: int, numbers: Collection[int]) -> None:
+        """Say what a revision changed, before it is committed."""
+        with self._lock:
+            noted = self._users.setdefault(user, OrderedDict())
+            self._users.move_to_end(user)
+            noted[revision] = numbers
+            if len(noted) > _MOST_REVISIONS or len(numbers) > _MOST_NUMBERS:
+                noted.popitem(last=len(numbers) > _MOST_NUMBERS)
+            if len(self._users) > _MOST_USERS:
+                self._users.popitem(last=False)
+
+    def drop(self, user: int) -> None:
+        """Know nothing of a user: what was noted may not have been committed."""
+        with self._lock:
+            self._users.pop(user, None)
+
+    def between(self, user: int, after: int, until: int) -> Collection[int] | None:
+        """The numbers that changed behind one revision and up to another; None where that is not known."""
+        if after == until:
+            return ()
+        with self._lock:
+            noted = self._users.get(user)
+            if noted is None or not 0 < until - after <= len(noted):
+                return None
+            found = [noted.get(revision) for revision in range(after + 1, until + 1)]
+        return None if None in found else {number for numbers in found if numbers for number in numbers}
+
+
 # The one thread of a process that writes to a file, and commits what waits together.
 
 _MOST_TOGETHER = 256
@@ -132,9 +185,13 @@ class Writer:
         self._is_unscrubbed = False
         self._version, self._checks, self._changes = 0, 0, 0
         self._latest: datetime | None = None
+        self.changes = ChangeLog()
+        self._new, self._changed = set[int](), set[int]()  # rows of records, in the change that is being made
+        self._noted = set[int]()  # users of whom the transaction that is being made has noted changes
         self._gate, self._is_closing = threading.Lock(), False
         try:
             migrate(self._db, path)
+            self._db.set_update_hook(self._see_change)
         except BaseException:
             self._db.close()
             raise
@@ -232,9 +289,32 @@ class Writer:
                 self._apply(task)
             db.execute("COMMIT")
         except BaseException:
+            self._drop_noted()
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
+        finally:
+            self._noted.clear()
+
+    def _see_change(self, kind: int, _: str, table: str, row: int) -> None:
+        if table == "records":
+            (self._new if kind == apsw.SQLITE_INSERT else self._changed).add(row)
+
+    def _count_changes(self) -> None:
+        """Count a revision of each user of whom the change has changed or removed records that were there."""
+        by_user: defaultdict[int, list[int]] = defaultdict(list)
+        for row in self._changed - self._new if self._changed else ():
+            by_user[user_of(row)].append(number_of(row))
+        for user, numbers in by_user.items():
+            revision = one(self._db, _COUNT_CHANGE, user)
+            if revision is not None:  # else the user is gone as well
+                self._noted.add(user)
+                self.changes.note(user, revision[0], numbers)
+
+    def _drop_noted(self) -> None:
+        """Before a rollback: as soon as the file is free, another process may use the same revisions."""
+        for user in self._noted:
+            self.changes.drop(user)
 
     def _look_for_others(self) -> None:
         """In a transaction: count it if another connection has written; in this process there is no other that does."""
@@ -247,9 +327,12 @@ class Writer:
     def _apply(self, task: _Task) -> None:
         db = self._db
         db.execute("SAVEPOINT change")
+        self._new.clear()
+        self._changed.clear()
         try:
             with translate_errors(self.path):
                 task.outcome = task.action(db)
+                self._count_changes()
         except BaseException as error:
             if not db.in_transaction:  # a full disk, say: SQLite gave up the whole transaction
                 raise StoreError(f"{self.path} undid a transaction ({error}); nothing of it was kept") from error
@@ -258,6 +341,7 @@ class Writer:
             if not isinstance(error, LoomError):
                 error.add_note("raised while writing; nothing of this change was kept")
             task.error = error
+            self._drop_noted()
             db.execute("ROLLBACK TO change")
         db.execute("RELEASE change")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -49,6 +49,7 @@ from loom.stores.base import Bound, DamagedData, check_bound, reading
 from loom.stores.sqlite.connection import (
     SELECTED,
     Database,
+    KnownRows,
     Row,
     Sizes,
     find_rows,
@@ -557,8 +558,8 @@ class _Held:
     """What is kept of one user as of a moment: their vectors, their newest texts, and who follows whom in their talk.
 
     `gone` changes when a vector went, `last` is the newest one held, `linked` changes with the links of old turns.
-    `rows` are those that searches looked at, by number: what may change of them is read each time. `records` are those
-    that every turn reads, by id, each with the whole row that it was made of.
+    `rows` are those that searches looked at, as of a revision of the user. `records` are those that every turn reads,
+    by id, each with the whole row that it was made of.
     """
 
     __slots__ = (
@@ -577,7 +578,7 @@ class _Held:
         self.linked: int = -1
         self.chain = TurnOrder(np.zeros(0, LINKS))
         self.tail = NewestTexts()
-        self.rows: dict[int, Row] = {}
+        self.rows = KnownRows(0)
         self.records: dict[str, tuple[Row, Record]] = {}
 
     @property
@@ -594,7 +595,6 @@ class _Held:
         self.tail.update(db, user, sizes)
         if sizes.relinked != self.linked:
             self.linked, self.chain = sizes.relinked, TurnOrder(links_of(db, user, sizes, 0, self.tail))
-            self.rows = {}
         elif len(self.chain) < sizes.size:
             self.chain.extend(links_of(db, user, sizes, len(self.chain), self.tail))
 
@@ -660,16 +660,25 @@ class _Held:
         self.last = found[0] or 0 if found else 0
 
 
+Changes: TypeAlias = Callable[[int, int, int], Collection[int] | None]
+
+
+def _unknown(user: int, after: int, until: int) -> Collection[int] | None:  # noqa: ARG001 - of any user
+    return () if after == until else None
+
+
 class SearchCache:
     """What searches need of the users searched last, in memory, at most `max_bytes` together. Safe between threads.
 
     A user's vectors are kept whole while they are few, and are searched exactly; of many, only sketches are kept.
     """
 
-    __slots__ = ("_exact_numbers", "_held", "_lock", "_max_bytes", "_used")
+    __slots__ = ("_changes", "_exact_numbers", "_held", "_lock", "_max_bytes", "_used")
 
-    def __init__(self, max_bytes: int, *, exact_numbers: int = EXACT_NUMBERS) -> None:
+    def __init__(self, max_bytes: int, changes: Changes = _unknown, *, exact_numbers: int = EXACT_NUMBERS) -> None:
+        """`changes` says which records this process has changed, as ChangeLog.between() does."""
         self._max_bytes = max_bytes
+        self._changes = changes
         self._used = 0
         self._exact_numbers = exact_numbers
         self._held: OrderedDict[int, _Held] = OrderedDict()
@@ -692,15 +701,21 @@ class SearchCache:
             yield held
         self._shrink(user, held)
 
-    def rows(self, user: int) -> dict[int, Row]:
-        """The rows of the user that searches looked at, by number, to look up and to add to.
-
-        What they were when they were read: the state of a record may be another one, and the record may be gone.
-        """
+    @contextmanager
+    def rows(self, user: int, sizes: Sizes) -> Generator[KnownRows]:
+        """The rows of the user that searches looked at and that are the same in this view, to look up and to add to."""
         held = self._of(user)
-        if len(held.rows) > _MOST_ROWS:
-            held.rows = {}
-        return held.rows
+        with held.lock:
+            known = held.rows
+            gone = self._changes(user, known.revision, sizes.revision)
+            if known.revision > sizes.revision:
+                known = KnownRows(sizes.revision)  # what is held is newer than the view
+            elif gone is None or len(known) > _MOST_ROWS:  # another process may have changed any of them
+                known = held.rows = KnownRows(sizes.revision)
+            else:
+                known.drop(gone, sizes.revision)
+            yield known
+        self._shrink(user, held)
 
     def records(self, user: int) -> dict[str, tuple[Row, Record]]:
         """The records of the user that every turn reads, by id, each with its row; to look up and to add to.

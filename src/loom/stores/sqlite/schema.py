@@ -148,7 +148,10 @@ CREATE TABLE sketches (row INTEGER PRIMARY KEY, data BLOB NOT NULL);
 """
 """Everything that was indexed stays as it is: a turn of before has its neighbours' words as the text of a key."""
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH)
+_FIFTH = "ALTER TABLE users ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;"
+"""What searches hold of records is good while it is the same, see `ChangeLog`."""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH)
 """Step n leads from version n to n + 1. A step that was released is never changed."""
 VERSION = len(MIGRATIONS)
 

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from operator import itemgetter
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from loom.core.record import Hit, rank_key, scored
+from loom.core.record import Fact, Hit, rank_key, scored
 from loom.core.scope import Scope
 from loom.protocols.memory_store import Query
 from loom.stores._search import (
@@ -27,14 +28,13 @@ from loom.stores._search import (
     total,
     whys,
 )
-from loom.stores._sql import Condition
+from loom.stores._sql import COLUMNS, Condition, to_micros
 from loom.stores.base import reading
 from loom.stores.sqlite.connection import (
-    CHECKSUM,
     SELECTED,
     SQLITE,
-    STATE,
     Database,
+    KnownRows,
     condition,
     find_rows,
     from_row,
@@ -43,7 +43,6 @@ from loom.stores.sqlite.connection import (
     rows,
     seen,
     sizes_of,
-    with_state,
 )
 from loom.stores.sqlite.index import NearestVectors, SearchCache, compared, dimension, direction, index_parts
 
@@ -60,38 +59,46 @@ _AHEAD = 4
 _Row: TypeAlias = tuple[Any, ...]
 """A row of the table: its columns, the first of which is the id, then which one it is."""
 _ID = itemgetter(0)
-_CHANGING = f"r.row, r.checksum, {', '.join(f'r.{name}' for name in STATE)}"
-"""Which row it is, whether it is the one that is known, and what may be another value of it."""
+_KIND = COLUMNS.index("kind")
+_times_of = itemgetter(*map(COLUMNS.index, ("valid_from", "valid_until", "recorded_at", "superseded_at")))
 
 
 class _SqliteRequest(NamedTuple):
-    """A query of a user, and the condition for what it may return; its filter must look again if that is not exact."""
+    """A query of a user, and the condition for what it may return; its filter must look again if that is not exact.
+
+    `at_any_time` is the condition for that and for facts of other times.
+    """
 
     user: int
     scope: Scope
     fits: Condition
+    at_any_time: Condition
     query: Query
+    now: datetime
 
 
 def _request(user: int, scope: Scope, query: Query, now: datetime) -> _SqliteRequest:
-    shown, fits = SQLITE.shown(Condition(*seen(user, scope)), query, now), condition(query.where)
-    both = Condition(f"{shown.sql} AND {fits.sql}", (*shown.values, *fits.values), fits.exact)
-    return _SqliteRequest(user, scope, both, query)
+    owned, fits = Condition(*seen(user, scope)), condition(query.where)
+    shown, ever = (
+        Condition(f"{c.sql} AND {fits.sql}", (*c.values, *fits.values), fits.exact)
+        for c in (SQLITE.shown(owned, one, now) for one in (query, replace(query, history=True)))
+    )
+    return _SqliteRequest(user, scope, shown, ever, query, now)
 
 
 class _Rows:
-    """The rows of a user that a query may return; each is read once.
+    """The rows of a user that a query may return; each is read once, and `known` ones not at all."""
 
-    Of rows that are `known` from earlier searches, only what may have changed is read.
-    """
+    __slots__ = ("_at", "_is_any_time", "_known", "_known_at", "db", "request")
 
-    __slots__ = ("_known", "_read", "db", "request")
-
-    def __init__(self, db: Database, request: _SqliteRequest, known: dict[int, _Row]) -> None:
+    def __init__(self, db: Database, request: _SqliteRequest, known: KnownRows) -> None:
         self.db = db
         self.request = request
-        self._known = known
-        self._read: dict[int, _Row | None] = {}
+        # What a filter matches that SQL cannot express is not told by the condition.
+        self._known = known.fitting(request.at_any_time) if request.fits.exact else {}
+        query = request.query
+        self._is_any_time = query.history
+        self._at, self._known_at = to_micros(query.at or request.now), to_micros(query.known_at or request.now)
 
     def read_first(self, *searches: tuple[Numbers, Scores, int]) -> None:
         """Read with one statement what several calls of _best() look at first, each given what it is called with."""
@@ -100,33 +107,31 @@ class _Rows:
 
     def of(self, numbers: Sequence[int]) -> list[_Row | None]:
         """The row of each number; None where it may not be returned."""
-        new = [number for number in numbers if number not in self._read]
+        known = self._known
+        new = [number for number in numbers if number not in known]
         if new:
-            self._read.update(dict.fromkeys(new))
-            # Decided once: other threads add to what is known, and a number that joins it later is not looked up there.
-            known = {number for number in new if number in self._known}
-            self._read_whole([*self._changed(known), *(number for number in new if number not in known)])
-        return [self._read[number] for number in numbers]
+            self._read_whole(new)
+        found = [known[number] for number in numbers]
+        if self._is_any_time or all(row is None or row[_KIND] != Fact.kind for row in found):
+            return found
+        return [row if row is None or row[_KIND] != Fact.kind or self._is_current(row) else None for row in found]
 
-    def _changed(self, numbers: Collection[int]) -> Iterator[int]:
-        """Look at numbers that are known; gives those of other rows than are known."""
-        first, known = row_of(self.request.user, 0), self._known
-        among = sorted([first + number for number in numbers])
-        for row in _fitting(self.db, self.request, _CHANGING, among=among) if among else ():
-            number = row[0] - first
-            held = known[number]
-            if held[CHECKSUM] == row[1]:
-                self._read[number] = known[number] = with_state(held, row[2:])
-            else:
-                yield number
+    def _is_current(self, row: _Row) -> bool:
+        """Whether a fact was true and believed at the times of the query, as Dialect.shown() says."""
+        valid_from, valid_until, recorded_at, superseded_at = _times_of(row)
+        with reading("the times of a fact"):
+            return (
+                (valid_from is None or valid_from <= self._at)
+                and (valid_until is None or valid_until > self._at)
+                and recorded_at <= self._known_at
+                and (superseded_at is None or superseded_at > self._known_at)
+            )
 
     def _read_whole(self, numbers: Sequence[int]) -> None:
         first = row_of(self.request.user, 0)
-        among = sorted([first + number for number in numbers])  # neighbours are on one page of the file
-        for row in _fitting(self.db, self.request, f"{SELECTED}, r.row", among=among) if among else ():
-            self._read[row[-1] - first] = row
-            if row[CHECKSUM] is not None:  # otherwise nothing tells whether it is still the same
-                self._known[row[-1] - first] = row
+        self._known.update(dict.fromkeys(numbers))
+        for row in _among(self.db, self.request, sorted([first + number for number in numbers])):
+            self._known[row[-1] - first] = row
 
 
 def search(
@@ -144,13 +149,14 @@ def search(
     size = sizes.size
     parts = index_parts(db, user, query.text, sizes, cache) if query.text.strip() else []
     summed = total(parts, size)
-    rows_of = _Rows(db, request, cache.rows(user))
-    if query.vector is None:
-        best = _best(rows_of, *_with_score(rows_of, summed), query.limit)
-    else:
-        near = _near(cache.near(db, user, query.vector, sizes), size)
-        best, dense = _best_and_near(rows_of, summed, near, query.limit)
-        parts += dense
+    near = None if query.vector is None else _near(cache.near(db, user, query.vector, sizes), size)
+    with cache.rows(user, sizes) as known:
+        rows_of = _Rows(db, request, known)
+        if near is None:
+            best = _best(rows_of, *_with_score(rows_of, summed), query.limit)
+        else:
+            best, dense = _best_and_near(rows_of, summed, near, query.limit)
+            parts += dense
     return sorted(_hits(best, parts, size), key=rank_key)
 
 
@@ -185,21 +191,29 @@ def _both(db: Database, request: _SqliteRequest, near: int, cache: SearchCache) 
     size = sizes.size
     parts = index_parts(db, user, query.text, sizes, cache)
     cosines = _near(cache.near(db, user, query.vector, sizes), size)
-    rows_of = _Rows(db, request, cache.rows(user))
-    by_words = _with_score(rows_of, total(parts, size))
-    if cosines.is_exact:
-        by_vector = _in_scope(rows_of, cosines.numbers, cosines.cosines)
-        rows_of.read_first((*by_words, query.limit), (*by_vector, near))
-        best, nearest = _best(rows_of, *by_words, query.limit), _best(rows_of, *by_vector, near)
-        dense = [PostingPart(DENSE, cosines.numbers, cosines.cosines)]
-    else:
-        close = np.zeros(size)
-        best = _best(rows_of, *by_words, query.limit)
-        nearest, dense = _best_and_near(rows_of, close, cosines, near)
-        near_ones = np.concatenate([_numbers(()), *(part.numbers for part in dense)])
-        _compared(rows_of, _without(_numbers(best), near_ones, size), close, dense)
+    with cache.rows(user, sizes) as known:
+        best, nearest, dense = _best_of_both(_Rows(db, request, known), total(parts, size), cosines, near)
     either = list({row[-1]: row for row in (*best, *nearest)}.values())
     return either, signals_of(_numbers(either), _of(best, parts, size) + dense, size)
+
+
+def _best_of_both(
+    rows_of: _Rows, summed: Floats, cosines: NearestVectors, near: int
+) -> tuple[list[_Row], list[_Row], list[PostingPart]]:
+    """The rows of the best by words, those of the `near` best by vector, and what vectors add."""
+    size, limit = len(summed), rows_of.request.query.limit
+    by_words = _with_score(rows_of, summed)
+    if cosines.is_exact:
+        by_vector = _in_scope(rows_of, cosines.numbers, cosines.cosines)
+        rows_of.read_first((*by_words, limit), (*by_vector, near))
+        best, nearest = _best(rows_of, *by_words, limit), _best(rows_of, *by_vector, near)
+        return best, nearest, [PostingPart(DENSE, cosines.numbers, cosines.cosines)]
+    close = np.zeros(size)
+    best = _best(rows_of, *by_words, limit)
+    nearest, dense = _best_and_near(rows_of, close, cosines, near)
+    near_ones = np.concatenate([_numbers(()), *(part.numbers for part in dense)])
+    _compared(rows_of, _without(_numbers(best), near_ones, size), close, dense)
+    return best, nearest, dense
 
 
 def search_beside(
@@ -216,13 +230,14 @@ def search_beside(
     sizes = sizes_of(db, user)
     size = sizes.size
     parts = index_parts(db, user, query.text, sizes, cache)
-    rows_of = _Rows(db, _request(user, scope, query, now), cache.rows(user))
-    best = _best(rows_of, *_with_score(rows_of, total(parts, size)), query.limit)
-    known = {id: number_of(row) for id, row in find_rows(db, user, scope, nearest).items()}
-    given = np.asarray(list(known.values()), np.int64)
-    dense = [PostingPart(DENSE, given, np.asarray([nearest[id] for id in known], np.float64))]
-    _compared(rows_of, _without(_numbers(best), given, size), np.zeros(size), dense)
-    close = [row for row in rows_of.of(list(known.values())) if row is not None]
+    numbers = {id: number_of(row) for id, row in find_rows(db, user, scope, nearest).items()}
+    given = np.asarray(list(numbers.values()), np.int64)
+    dense = [PostingPart(DENSE, given, np.asarray([nearest[id] for id in numbers], np.float64))]
+    with cache.rows(user, sizes) as known:
+        rows_of = _Rows(db, _request(user, scope, query, now), known)
+        best = _best(rows_of, *_with_score(rows_of, total(parts, size)), query.limit)
+        _compared(rows_of, _without(_numbers(best), given, size), np.zeros(size), dense)
+        close = [row for row in rows_of.of(list(numbers.values())) if row is not None]
     either = list({row[-1]: row for row in (*best, *close)}.values())
     return sorted(_hits(either, _of(best, parts, size) + dense, size), key=rank_key)
 
@@ -285,24 +300,15 @@ def _near(near: NearestVectors, size: int) -> NearestVectors:
     return near if known.all() else NearestVectors(near.numbers[known], near.cosines[known], near.is_exact)
 
 
-def _fitting(
-    db: Database, request: _SqliteRequest, columns: str, *, limit: int = -1, among: Sequence[int] | None = None
-) -> list[tuple[Any, ...]]:
-    """The rows that are shown and fit the filter, by id; or those `among` the given ones, in any order."""
+def _fitting(db: Database, request: _SqliteRequest, columns: str, *, limit: int = -1) -> list[tuple[Any, ...]]:
+    """The rows that are shown and fit the filter, by id."""
     where, (sql, values) = request.query.where, (request.fits.sql, request.fits.values)
-    source, order = "records AS r", "ORDER BY r.id"
-    if among is not None:
-        # A cross join is not reordered: the rows given are looked up, instead of walking all of the user's.
-        source, values = (
-            "json_each(?) AS given CROSS JOIN records AS r ON r.row = given.value",
-            (json.dumps(among), *values),
-        )
-        order = ""
+    source = f"FROM records AS r WHERE {sql} ORDER BY r.id"
     if where is None or request.fits.exact:
-        return rows(db, f"SELECT {columns} FROM {source} WHERE {sql} {order} LIMIT ?", *values, limit)
+        return rows(db, f"SELECT {columns} {source} LIMIT ?", *values, limit)
     found: list[tuple[Any, ...]] = []
     width = columns.count(",") + 1
-    cursor = db.execute(f"SELECT {columns}, {SELECTED} FROM {source} WHERE {sql} {order}", values)
+    cursor = db.execute(f"SELECT {columns}, {SELECTED} {source}", values)
     for row in cursor:
         if where.matches(from_row(row[width:])):
             found.append(row[:width])
@@ -310,6 +316,15 @@ def _fitting(
                 break
     cursor.close(True)
     return found
+
+
+def _among(db: Database, request: _SqliteRequest, given: Sequence[int]) -> list[_Row]:
+    """Those of the rows given that fit, at any time; neighbours are best given together, they share pages."""
+    fits, where = request.at_any_time, request.query.where
+    # A cross join is not reordered: the rows given are looked up, instead of walking all of the user's.
+    source = "json_each(?) AS given CROSS JOIN records AS r ON r.row = given.value"
+    found = rows(db, f"SELECT {SELECTED}, r.row FROM {source} WHERE {fits.sql}", json.dumps(given), *fits.values)
+    return found if where is None or fits.exact else [row for row in found if where.matches(from_row(row))]
 
 
 def _in_session(db: Database, user: int, scope: Scope) -> Numbers:

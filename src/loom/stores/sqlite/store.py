@@ -283,8 +283,12 @@ class SqliteStore(BaseMemoryStore):
         )
         self._view = self._file.view
         self._touches = TouchBuffer()
-        self._cache = index.SearchCache(vector_cache_bytes)
+        self._cache = index.SearchCache(vector_cache_bytes, self._changes)
         self._bound_here: Bound | None = None  # the embedder that this object was bound to
+
+    def _changes(self, user: int, after: int, until: int) -> Collection[int] | None:
+        writer = self._file.writer
+        return None if writer is None else writer.changes.between(user, after, until)
 
     @property
     def others(self) -> Others | None:
