@@ -43,7 +43,7 @@ from loom.stores.sqlite.connection import (
 from loom.text.passages import best_passage, most_together
 from loom.text.words import content_terms, query_terms, terms
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 """The version of a file that is read here; the engine reads older ones too, and brings them to this one."""
 ARE_SEARCHED: Final = And(Not(Eq("kind", "block")), Not(Range("id", low="ep:", high="ep;")))
 """Turns and facts; the episodes of whole sessions repeat their turns."""

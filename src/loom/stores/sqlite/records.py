@@ -205,6 +205,8 @@ def select(
     A record that is `known` is not made anew where its row is the same to the last column; others are added.
     """
     sql, values = _listed(db, user, scope, where)
+    if sql is None:
+        return []
     fits = condition(where)
     start, values = ("", values) if after is None else (" AND r.id > ?", (*values, after))
     cursor = db.execute(
@@ -231,8 +233,10 @@ def select(
     return found
 
 
-def _listed(db: Database, user: int, scope: Scope, where: Filter | None) -> tuple[str, tuple[Any, ...]]:
+def _listed(db: Database, user: int, scope: Scope, where: Filter | None) -> tuple[str | None, tuple[Any, ...]]:
     """What seen() says, for a list of all: the few rows that can fit are named, or else all that the user has.
+
+    None where there are none.
 
     Left alone, SQLite walks the index by id, which is everything that the user has, to find the rows of a session, the
     facts, or the living records of a layer. Many rows are not named: they would be sorted again for every page.
@@ -246,7 +250,7 @@ def _listed(db: Database, user: int, scope: Scope, where: Filter | None) -> tupl
         found = rows(db, _LAYER_ROWS, user, place, _FEW) if place else rows(db, _OTHER_ROWS, user, _FEW)
     if found is None or len(found) >= _FEW:
         return seen(user, scope)
-    return "r.row IN (SELECT value FROM json_each(?))", (json.dumps([row for (row,) in found]),)
+    return "r.row IN (SELECT value FROM json_each(?))" if found else None, (json.dumps([row for (row,) in found]),)
 
 
 def count(db: Database, user: int, scope: Scope, where: Filter | None) -> int:
@@ -255,6 +259,8 @@ def count(db: Database, user: int, scope: Scope, where: Filter | None) -> int:
         found = one(db, "SELECT records FROM users WHERE user = ?", user)
         return int(found[0]) if found else 0
     sql, values = _listed(db, user, scope, where)
+    if sql is None:
+        return 0
     fits = condition(where)
     if where is None or fits.exact:
         found = one(db, f"SELECT count(*) FROM records AS r WHERE {sql} AND {fits.sql}", *values, *fits.values)
