@@ -1,6 +1,7 @@
 """What one write of many records leaves in a SQLite file, and what a session costs that is looked for."""
 
 import random
+from datetime import timedelta
 from statistics import median
 
 import apsw
@@ -10,9 +11,11 @@ from loom.core.filter import Eq
 from loom.engine import open_memory
 from loom.errors import NotFound
 from loom.protocols.memory_store import Query
+from loom.stores.base import LeaseRequest
 from loom.stores.sqlite import SqliteStore, file, index, records
 from loom.stores.sqlite.connection import connect
-from loom.testing.conformance.suite import ALICE, a_fact, an_episode
+from loom.testing.conformance.suite import ALICE, a_fact, a_job, an_episode
+from loom.testing.fakes import START
 
 pytestmark = pytest.mark.anyio
 
@@ -169,3 +172,30 @@ async def test_a_remember_writes_and_reads_the_same_however_much_there_is(tmp_pa
     # Of many, the trees are one level deeper: some pages of 1 KB more.
     assert many_bytes <= few_bytes + 4 * 1024 < 32_000
     assert many_steps <= 1.2 * few_steps
+
+
+async def test_leasing_does_not_look_at_all_jobs_of_a_user(tmp_path):
+    """A user who has been away comes back to one due job for every conversation."""
+
+    async def steps_of_a_lease(store, numbers):
+        await store.write(ALICE, jobs=[a_job(f"j{n:04}", run_at=START + timedelta(seconds=n)) for n in numbers])
+        now = START + timedelta(days=1)
+        db, steps = connect(store._file.path), 0
+
+        def count_steps():
+            nonlocal steps
+            steps += 1
+            return False
+
+        for held in (False, True):  # and again, while that one is worked on
+            asked = LeaseRequest(now, now + timedelta(minutes=1), 16, ALICE, ("digest", "episode"), in_order=True)
+            db.set_progress_handler(count_steps, 1)
+            assert len(records.lease(db, asked)) == (0 if held else 1)
+            db.set_progress_handler(None)
+        db.execute("UPDATE jobs SET until = NULL")
+        db.close()
+        return steps
+
+    async with SqliteStore(tmp_path / "jobs.db") as store:
+        few, many = await steps_of_a_lease(store, range(10)), await steps_of_a_lease(store, range(10, 1000))
+    assert many <= 1.2 * few

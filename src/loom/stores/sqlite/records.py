@@ -349,6 +349,10 @@ _OLDER = (
     "AND o.user = j.user AND o.until > ?"
 )
 """By age: little is older than the oldest that may be leased, and a user may have very many jobs."""
+_OLDER_OF_ONE = (
+    "SELECT 1 FROM users AS u CROSS JOIN jobs AS o USING (user) WHERE u.namespace = ? AND u.user_id = ? "
+    "AND o.dead_at IS NULL AND (o.run_at, o.id) < (?, ?) AND o.until > ?"
+)
 
 
 def enqueue(db: Database, scope: Scope, jobs: Sequence[Job], user: int | None = None) -> int:
@@ -369,14 +373,20 @@ def lease(db: Database, asked: LeaseRequest) -> tuple[Lease, ...]:
     if asked.kinds is not None:
         whose, values = f"{whose} AND j.kind IN ({', '.join('?' * len(asked.kinds))})", (*values, *asked.kinds)
     now, until = to_micros(asked.now), to_micros(asked.until)
-    if asked.in_order:
-        kinds = "" if asked.kinds is None else f"AND o.kind IN ({', '.join('?' * len(asked.kinds))})"
+    kinds = "" if asked.kinds is None else f"AND o.kind IN ({', '.join('?' * len(asked.kinds))})"
+    is_of_one = asked.in_order and asked.scope is not None
+    if asked.in_order and not is_of_one:
         whose, values = f"{whose} AND NOT EXISTS ({_OLDER} {kinds})", (*values, now, *(asked.kinds or ()))
     sql = (
         f"SELECT {_sql.JOB}, j.leased {_FROM} WHERE j.dead_at IS NULL AND j.run_at <= ? "
         f"AND (j.until IS NULL OR j.until <= ?) AND {whose} ORDER BY j.run_at, j.id LIMIT ?"
     )
-    due = rows(db, sql, now, now, *values, asked.limit)
+    due = rows(db, sql, now, now, *values, 1 if is_of_one else asked.limit)
+    if is_of_one and due:
+        # What is older than the oldest is older than the others, too: they need not be looked at.
+        (namespace, user_id, _, id, _, _, run_at, *_) = due[0]
+        if one(db, f"{_OLDER_OF_ONE} {kinds} LIMIT 1", namespace, user_id, run_at, id, now, *(asked.kinds or ())):
+            return ()
     leases: list[Lease] = []
     for row in due:
         if asked.in_order and any(row[:2] == (one.job.scope.namespace, one.job.scope.user_id) for one in leases):
