@@ -193,9 +193,12 @@ def test_a_context_needs_no_optional_package_and_no_command_line():
 def calls_of(name):
     """Every call of a function in the source: the module, and the first argument."""
     for path in SRC.rglob("*.py"):
+        text = path.read_text("utf-8")
+        if name not in text:
+            continue
         module = ".".join(("loom", *path.relative_to(SRC).with_suffix("").parts)).removesuffix(".__init__")
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == name and node.args:
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and node.args and ast.unparse(node.func).rpartition(".")[2] == name:
                 yield module, node
 
 
