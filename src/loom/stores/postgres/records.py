@@ -644,10 +644,11 @@ SELECT count(*) FILTER (WHERE dead_at IS NULL AND run_at <= %s AND (until IS NUL
     count(*) FILTER (WHERE dead_at IS NULL AND until > %s), count(*) FILTER (WHERE dead_at IS NOT NULL) FROM jobs
 """
 _IS_FREE = "SELECT pg_try_advisory_xact_lock(%s)"
-_OLDER = (
-    "EXISTS (SELECT FROM jobs AS o WHERE o.owner = %s AND o.dead_at IS NULL AND o.until > %s "
-    "AND (o.run_at, o.id) < (j.run_at, j.id)"
+_OLDEST = (
+    "(j.run_at, j.id) < ALL (SELECT o.run_at, o.id FROM jobs AS o "
+    "WHERE o.owner = %s AND o.dead_at IS NULL AND o.until > %s"
 )
+"""Older than all that are held. Not asked of each job anew: a user may have thousands that are due."""
 _MOST_TURNS = 1000
 """Users that a round remembers, at most."""
 _HELD = "owner = %s AND id = %s AND token = %s"
@@ -692,8 +693,9 @@ async def _taken(db: Database, asked: LeaseRequest, owner: UUID, limit: int) -> 
         # One at a time looks whom somebody works for: of two who look at once, each would find nobody.
         if await one(db, _IS_FREE, int.from_bytes(owner.bytes[:8], signed=True)) != (True,):
             return []
-        older, kinds = (_OLDER, ()) if asked.kinds is None else (f"{_OLDER} AND o.kind = ANY(%s)", (list(asked.kinds),))
-        whose, values, limit = f"{whose} AND NOT {older})", (*values, owner, now, *kinds), 1
+        kinds = "" if asked.kinds is None else " AND o.kind = ANY(%s)"
+        held = (owner, now) if asked.kinds is None else (owner, now, list(asked.kinds))
+        whose, values, limit = f"{whose} AND {_OLDEST}{kinds})", (*values, *held), 1
     taken = await rows(db, _TAKE.format(whose=whose), now, now, *values, limit, until, owner, owner)
     taken.sort(key=lambda row: (row[6], row[3]))
     return [Lease(job=_sql.job_from_row(row), token=row[-1], until=asked.until) for row in taken]
