@@ -363,7 +363,8 @@ class RedisStore(LocalSearchStore):
     async def _rebind_in(self, bucket: StoreNames, before: bytes | None, after: bytes) -> bool:
         """Bind a bucket to another embedder and remove its vectors; False if it is not bound to `before`."""
         near = bucket.near if await self._link.searches() else ""
-        arguments = (_expected(before), after, bucket.of_digest("").vectors, near)
+        nobody = bucket.of_digest("")
+        arguments = (_expected(before), after, nobody.vectors, near, nobody.snapshot)
         return bool(await self._link.change(REBIND, (bucket.embedder, bucket.users), arguments))
 
     async def _follow(self) -> None:
