@@ -12,11 +12,12 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from heapq import nsmallest
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from loom.core.clock import to_micros
 from loom.core.codec import record_from_dict, record_to_dict
-from loom.core.filter import And, Eq, Filter, In, Not, Or
+from loom.core.filter import And, Eq, Filter, In, Not, Range
 from loom.core.record import Episode, Fact, Hit, Layer, Record, WorkingBlock, changed, rank_key, scored
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
@@ -341,11 +342,26 @@ def listed_place(where: Filter | None) -> int | None:
     )
 
 
-def _is_of_kind(where: Filter) -> bool:
-    """Whether a filter looks at nothing but the kind of a record."""
-    if isinstance(where, And | Or):
-        return all(map(_is_of_kind, where.filters))
-    return _is_of_kind(where.filter) if isinstance(where, Not) else where.field == "kind"
+_ONE_TEXT = ("id", "kind", "session_id")
+
+
+def _all_of(where: Filter) -> list[Filter]:
+    """The filters that all have to fit."""
+    return [part for one in where.filters for part in _all_of(one)] if isinstance(where, And) else [where]
+
+
+def _matching(where: Filter) -> Callable[[Record], bool]:
+    """What `matches` of a filter says; quicker where a field is one text or not there."""
+    if isinstance(where, Not):
+        matches = _matching(where.filter)
+        return lambda record: not matches(record)
+    if isinstance(where, Eq) and where.field in _ONE_TEXT and isinstance(where.value, str):
+        field, value = where.field, where.value
+        return lambda record: getattr(record, field, None) == value
+    if isinstance(where, Range) and where.field == "id" and isinstance(where.low, str) and isinstance(where.high, str):
+        low, high = where.low, where.high
+        return lambda record: low <= record.id < high
+    return where.matches
 
 
 @dataclass(slots=True)
@@ -450,11 +466,11 @@ class UserRecords:
         record = self.records.get(id)
         return copied(record) if record is not None and sees(scope, record) else None
 
-    def select(self, scope: Scope, where: Filter | None, *, after: str = "") -> list[Record]:
-        """The records behind the id `after` that the scope sees and the filter fits, by id; not copied."""
-        later = [self.records[id] for id in self._named(where) if id > after]
-        found = [r for r in later if sees(scope, r) and (where is None or where.matches(r))]
-        return sorted(found, key=lambda record: record.id)
+    def select(self, scope: Scope, where: Filter | None, *, after: str = "", limit: int | None = None) -> list[Record]:
+        """The first records behind the id `after` that the scope sees and the filter fits, by id; not copied."""
+        later = (self.records[id] for id in sorted(id for id in self._named(where) if id > after))
+        found = (r for r in later if sees(scope, r) and (where is None or where.matches(r)))
+        return list(islice(found, limit))
 
     def _named(self, where: Filter | None) -> Iterable[str]:
         """The ids among which those that fit are: a few where the filter names them, or where they are."""
@@ -533,20 +549,14 @@ class UserRecords:
     def _fitting(self, scope: Scope, query: Query, now: datetime) -> Callable[[Record], bool]:
         """Whether a query may return a record."""
         at, known_at, where = query.at or now, query.known_at or now, query.where
-        parts = where.filters if isinstance(where, And) else () if where is None else (where,)
-        of_kind, others = [part for part in parts if _is_of_kind(part)], [p for p in parts if not _is_of_kind(p)]
-        kinds: dict[str, bool] = {}
+        parts = [] if where is None else [_matching(part) for part in _all_of(where)]
 
         def fits(record: Record) -> bool:
             if isinstance(record, Fact):
                 shown = query.history or record.is_current(at, known_at)
             else:
                 shown = not isinstance(record, Episode) or query.archived or record.archived_at is None
-            if not shown or not sees(scope, record):
-                return False
-            if record.kind not in kinds:
-                kinds[record.kind] = all(part.matches(record) for part in of_kind)
-            return kinds[record.kind] and all(part.matches(record) for part in others)
+            return shown and sees(scope, record) and all(matches(record) for matches in parts)
 
         return fits
 
