@@ -149,10 +149,11 @@ async def test_an_older_snapshot_is_not_used_once_something_was_removed(store, c
         assert await ids_of(two, ALICE, "sea sails") == []
 
 
-@pytest.mark.parametrize("part", [b"", b"\0" * 400, b"\xff" * 512])
-async def test_a_damaged_snapshot_is_not_used(store, clock, part):
+@pytest.mark.parametrize("part", ["0", "head"])
+@pytest.mark.parametrize("data", [b"", b"\0" * 400, b"\xff" * 512, b"[2]"])
+async def test_a_damaged_snapshot_is_not_used(store, clock, part, data):
     due = await answers(store)
-    await store._link.call("HSET", store._names.user(ALICE).snapshot, "0", part)
+    await store._link.call("HSET", store._names.user(ALICE).snapshot, part, data)
     async with aclosing(another(store, clock)) as two:
         assert await answers(two) == due
 

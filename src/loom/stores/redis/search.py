@@ -91,8 +91,11 @@ class SnapshotHead(NamedTuple):
     @staticmethod
     def unpacked(data: bytes | None) -> SnapshotHead | None:
         """The head of packed(); None where there is none, or one that another version of Loom wrote."""
-        found = None if data is None else json.loads(data)
-        return SnapshotHead(*found) if found and found[0] == _SNAPSHOT_FORMAT else None
+        try:
+            head = SnapshotHead(*json.loads(data or b"[]"))
+        except (TypeError, ValueError):
+            return None
+        return head if head.format == _SNAPSHOT_FORMAT else None
 
     def is_of(self, bound: bytes | None, deleted: bytes | None, replaced: bytes | None) -> bool:
         """Whether nothing was removed since, and no text replaced."""
@@ -218,10 +221,10 @@ def _unpack_snapshot(data: bytes) -> UserRecords:
 
     start = 8 + int.from_bytes(data[:8], "little")
     has_vectors, kinds, sizes = json.loads(data[8:start])
-    cut, view = pairwise(accumulate(sizes, initial=start)), memoryview(data)
+    cut, view = [*pairwise(accumulate(sizes, initial=start))][::-1], memoryview(data)
 
     def section() -> memoryview:
-        return view[slice(*next(cut))]
+        return view[slice(*cut.pop())]
 
     def numbers(kind: str) -> NDArray[Any]:
         return np.frombuffer(section(), kind)
@@ -376,8 +379,12 @@ class LocalCopies:
             run, bound, version, deleted, rows, more, left, replaced, forgotten = page
             copy.epoch = epoch_of(deleted, replaced, forgotten)
             if head is not None:
-                copy.life = (run, bound) if head.is_of(bound, deleted, replaced) else _NOTHING
-                head = None
+                is_good, head = head.is_of(bound, deleted, replaced), None
+                if not is_good:
+                    copy.start_again((run, bound))
+                    more = b""
+                    continue
+                copy.life = (run, bound)
             if (run, bound) != copy.life or _is_behind(version, copy.version):
                 # Another life of the server may have lost what this copy holds, and numbered something else like it.
                 empty = copy.version == b"0" and not copy.records.records
