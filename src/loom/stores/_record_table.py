@@ -7,16 +7,17 @@ import secrets
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from heapq import nsmallest
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from loom.core.clock import to_micros
 from loom.core.codec import record_from_dict, record_to_dict
-from loom.core.filter import And, Eq, Filter, In
+from loom.core.filter import And, Eq, Filter, In, Not, Range
 from loom.core.record import Episode, Fact, Hit, Layer, Record, WorkingBlock, changed, rank_key, scored
 from loom.core.scope import Scope
 from loom.errors import NotFound, StoreConflict, UsageError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     Floats: TypeAlias = NDArray[np.float64]
     Matrix: TypeAlias = NDArray[np.float32]
     Mask: TypeAlias = NDArray[np.bool_]
+    Counts: TypeAlias = NDArray[np.uintc]
 
 _TO_SPARE = 20
 """How many more than asked for are looked at first: some may not fit."""
@@ -45,11 +47,11 @@ class Numbering:
 
     __slots__ = ("_free", "_numbers", "ids")
 
-    def __init__(self) -> None:
-        self.ids: list[str] = []
+    def __init__(self, ids: Iterable[str] = ()) -> None:
+        self.ids: list[str] = list(ids)
         """The id of each number; empty where a number is free."""
-        self._numbers: dict[str, int] = {}
-        self._free: list[int] = []
+        self._numbers: dict[str, int] = {id: number for number, id in enumerate(self.ids) if id}
+        self._free: list[int] = [number for number, id in enumerate(self.ids) if not id]
 
     def __len__(self) -> int:
         """How many numbers there are, free ones included."""
@@ -122,10 +124,10 @@ class VectorTable:
 
     __slots__ = ("_has", "_matrix", "_numbering")
 
-    def __init__(self, numbering: Numbering) -> None:
+    def __init__(self, numbering: Numbering, matrix: Matrix | None = None, has: Mask | None = None) -> None:
         self._numbering = numbering
-        self._matrix: Matrix | None = None
-        self._has: Mask | None = None
+        self._matrix: Matrix | None = matrix
+        self._has: Mask | None = has
         """Which rows are vectors; all others are 0."""
 
     def __contains__(self, id: str) -> bool:
@@ -157,18 +159,23 @@ class VectorTable:
         """Leave nothing."""
         self._matrix = self._has = None
 
+    def rows(self) -> tuple[Matrix, Mask] | None:
+        """The row of each number, and which of them are vectors; None where there are none."""
+        if self._matrix is None:
+            return None
+        matrix, has = self._roomy(len(self._numbering), dimension=self._matrix.shape[1])
+        return matrix[: len(self._numbering)], has[: len(self._numbering)]
+
     def cosines(self, vector: Vector) -> Signal | None:
         """How like each vector is to one of length 1; equal ones are equally like it. None where there are none."""
         import numpy as np  # noqa: PLC0415 - only a search by vector pays for it
 
         from loom.stores._search import cosines  # noqa: PLC0415
 
-        if self._matrix is None or self._has is None:
+        found = self.rows()
+        if found is None:
             return None
-        size = len(self._numbering)
-        matrix, has = self._roomy(size, dimension=self._matrix.shape[1])
-        likeness = cosines(matrix[:size], np.asarray(vector, np.float32))
-        return Signal(likeness.astype(np.float64), has[:size])
+        return Signal(cosines(found[0], np.asarray(vector, np.float32)).astype(np.float64), found[1])
 
     def _row(self, id: str) -> Matrix | None:
         number = self._numbering.find(id)
@@ -259,18 +266,38 @@ class WordIndex:
             if not postings.numbers:
                 del self._postings[word]
 
+    def __len__(self) -> int:
+        """How many texts there are."""
+        return len(self._words)
+
+    @property
+    def words(self) -> Collection[str]:
+        """Every word of a text, and maybe some that no text has any more."""
+        return self._postings.keys()
+
+    @property
+    def lengths(self) -> array[int]:
+        """How many words the text of each number has; numbers behind the last text are left out."""
+        return self._lengths
+
+    def postings(self, word: str) -> tuple[Counts, Counts] | None:
+        """The numbers of the texts that hold a word, and how often each does; None where none does."""
+        import numpy as np  # noqa: PLC0415
+
+        held = self._postings.get(word)
+        return None if held is None else (np.frombuffer(held.numbers, np.uintc), np.frombuffer(held.times, np.uintc))
+
     def scores(self, words: Iterable[str], size: int) -> Floats | None:
         """The score of each of `size` numbers, 0 for one that holds none of the words; None where none does."""
         import numpy as np  # noqa: PLC0415 - only a search pays for it
 
         # Sorted, so that a sum has one order of its parts and so one value.
-        held = [postings for word in sorted(set(words)) if (postings := self._postings.get(word))]
+        held = [postings for word in sorted(set(words)) if (postings := self.postings(word)) is not None]
         if not held:
             return None
-        found, lengths, count = np.zeros(size), np.frombuffer(self._lengths, np.uintc), len(self._words)
+        found, lengths, count = np.zeros(size), np.frombuffer(self._lengths, np.uintc), len(self)
         least, by_length = K1 * (1 - B), K1 * B * count / self._total
-        for postings in held:
-            numbers, times = (np.frombuffer(part, np.uintc) for part in postings)
+        for numbers, times in held:
             idf = math.log(1 + (count - len(numbers) + 0.5) / (len(numbers) + 0.5))
             found[numbers] += idf * (K1 + 1) * times / (times + least + by_length * lengths[numbers])
         return found
@@ -315,6 +342,28 @@ def listed_place(where: Filter | None) -> int | None:
     )
 
 
+_ONE_TEXT = ("id", "kind", "session_id")
+
+
+def _all_of(where: Filter) -> list[Filter]:
+    """The filters that all have to fit."""
+    return [part for one in where.filters for part in _all_of(one)] if isinstance(where, And) else [where]
+
+
+def _matching(where: Filter) -> Callable[[Record], bool]:
+    """What `matches` of a filter says; quicker where a field is one text or not there."""
+    if isinstance(where, Not):
+        matches = _matching(where.filter)
+        return lambda record: not matches(record)
+    if isinstance(where, Eq) and where.field in _ONE_TEXT and isinstance(where.value, str):
+        field, value = where.field, where.value
+        return lambda record: getattr(record, field, None) == value
+    if isinstance(where, Range) and where.field == "id" and isinstance(where.low, str) and isinstance(where.high, str):
+        low, high = where.low, where.high
+        return lambda record: low <= record.id < high
+    return where.matches
+
+
 @dataclass(slots=True)
 class UserRecords:
     """The records of one user. Callers never share objects with it: records are copied on the way in and out.
@@ -322,8 +371,8 @@ class UserRecords:
     `dimension` is the length of vectors, None while no embedder is bound.
     """
 
-    records: dict[str, Record] = field(default_factory=dict[str, Record])
-    keys: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    records: MutableMapping[str, Record] = field(default_factory=dict[str, Record])
+    keys: MutableMapping[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
     dimension: int | None = None
     numbering: Numbering = field(init=False, default_factory=Numbering)
     vectors: VectorTable = field(init=False)
@@ -417,22 +466,18 @@ class UserRecords:
         record = self.records.get(id)
         return copied(record) if record is not None and sees(scope, record) else None
 
-    def select(self, scope: Scope, where: Filter | None, *, after: str = "") -> list[Record]:
-        """The records behind the id `after` that the scope sees and the filter fits, by id; not copied."""
-        later = [r for r in self._named(where) if r.id > after]
-        found = [r for r in later if sees(scope, r) and (where is None or where.matches(r))]
-        return sorted(found, key=lambda record: record.id)
+    def select(self, scope: Scope, where: Filter | None, *, after: str = "", limit: int | None = None) -> list[Record]:
+        """The first records behind the id `after` that the scope sees and the filter fits, by id; not copied."""
+        later = (self.records[id] for id in sorted(id for id in self._named(where) if id > after))
+        found = (r for r in later if sees(scope, r) and (where is None or where.matches(r)))
+        return list(islice(found, limit))
 
-    def _named(self, where: Filter | None) -> Iterable[Record]:
-        """The records among which those that fit are: a few where the filter names their ids, or where they are."""
-        ids: Iterable[str]
+    def _named(self, where: Filter | None) -> Iterable[str]:
+        """The ids among which those that fit are: a few where the filter names them, or where they are."""
         if isinstance(where, In) and where.field == "id":
-            ids = dict.fromkeys(str(id) for id in where.values)
-        elif (place := listed_place(where)) is not None:
-            ids = self.places.get(place, ())
-        else:
-            return self.records.values()
-        return [record for id in ids if (record := self.records.get(id)) is not None]
+            return [id for id in dict.fromkeys(str(id) for id in where.values) if id in self.records]
+        place = listed_place(where)
+        return self.records if place is None else self.places.get(place, ())
 
     def count(self, scope: Scope, where: Filter | None) -> int:
         """How many records the scope sees and the filter fits."""
@@ -460,7 +505,7 @@ class UserRecords:
         """The best hits, best first; only what is returned is looked at in full."""
         fits, vector = self._fitting(scope, query, now), self._vector(query)
         if vector is None and not query.text.strip():
-            ids = nsmallest(query.limit, (id for id, record in self.records.items() if fits(record)))
+            ids = nsmallest(query.limit, (id for id in self._named(query.where) if fits(self.records[id])))
             return [Hit(copied(self.records[id]), 0.0) for id in ids]
         signals = self._words(query.text)
         dense = None if vector is None else self.vectors.cosines(vector)
@@ -504,13 +549,14 @@ class UserRecords:
     def _fitting(self, scope: Scope, query: Query, now: datetime) -> Callable[[Record], bool]:
         """Whether a query may return a record."""
         at, known_at, where = query.at or now, query.known_at or now, query.where
+        parts = [] if where is None else [_matching(part) for part in _all_of(where)]
 
         def fits(record: Record) -> bool:
             if isinstance(record, Fact):
                 shown = query.history or record.is_current(at, known_at)
             else:
                 shown = not isinstance(record, Episode) or query.archived or record.archived_at is None
-            return shown and sees(scope, record) and (where is None or where.matches(record))
+            return shown and sees(scope, record) and all(matches(record) for matches in parts)
 
         return fits
 

@@ -415,7 +415,7 @@ class LocalSearchStore(BaseMemoryStore):
 
     async def _list(self, scope: Scope, where: Filter | None, after: str | None, limit: int) -> Iterable[Record]:
         def page(user: UserRecords) -> list[Record]:
-            return [copied(record) for record in user.select(scope, where, after=after or "")[:limit]]
+            return [copied(record) for record in user.select(scope, where, after=after or "", limit=limit)]
 
         return await self._view(scope, page)
 

@@ -84,8 +84,8 @@ LEAKS = {
 """Each fault: what is replaced where by what, and the law that breaks."""
 
 LEFT_BEHIND = {
-    "records and more": said(forgetting, "FORGET", "for place = 5, 13 do", "for place = 5, 6 do"),
-    "dead letters": said(forgetting, "FORGET", "for place = 5, 13 do", "for place = 5, 11 do"),
+    "records and more": said(forgetting, "FORGET", "for place = 5, 14 do", "for place = 5, 6 do"),
+    "dead letters": said(forgetting, "FORGET", "for place = 5, 14 do", "for place = 5, 11 do"),
     "jobs that nobody holds": said(forgetting, "FORGET", "redis.call('ZREM', KEYS[2],", "redis.call('ZREM', 'x',"),
     "jobs that somebody holds": said(forgetting, "FORGET", "redis.call('ZREM', KEYS[3],", "redis.call('ZREM', 'x',"),
     "the user's name": said(forgetting, "FORGET", "redis.call('HDEL', KEYS[1], ARGV[1])", ""),

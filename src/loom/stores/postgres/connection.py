@@ -751,8 +751,10 @@ class Server:
                     raise self._refused from None
                 raise
         try:
-            async with db:
-                yield db
+            yield db
+        except BaseException:
+            async with db:  # which rolls back; what ends well has said so itself
+                raise
         finally:
             await pool.putconn(db)
 

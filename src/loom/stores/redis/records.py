@@ -95,11 +95,13 @@ class Transaction:
             if id in change.deleted:
                 self.do("HDEL", self.user.keys, id)
                 self._drop_vector(id)
-                self.do("HINCRBY", self.user.meta, REPLACED, 1)
+                self._replace_text()
         for id, texts in change.keys.items():
             before = {} if id in change.deleted else user.keys.get(id, {})
             kept = {kind: text for kind, text in {**before, **texts}.items() if text.strip()}
             self._note(id)
+            if any(text not in kept.get(kind, "") for kind, text in before.items()):
+                self.do("DEL", self.user.snapshot)  # nothing else has that text any more
             if kept:
                 self.do("HSET", self.user.keys, id, schema.pack_keys(kept))
             else:
@@ -113,7 +115,7 @@ class Transaction:
         self.do(*(("ZREM", self.user.ends) if end is None else ("ZADD", self.user.ends, end)), record.id)
         if old is not None and old.text != record.text:
             self._drop_vector(record.id)
-            self.do("HINCRBY", self.user.meta, REPLACED, 1)
+            self._replace_text()
 
     def set_vectors(self, vectors: Mapping[str, Vector]) -> None:
         """Write vectors."""
@@ -159,6 +161,11 @@ class Transaction:
         self.do("HDEL", self.user.vectors, id)
         if self._link.has_search:
             self.do("DEL", self.user.near(id))
+
+    def _replace_text(self) -> None:
+        """Leave nothing of a text that another one replaces, and say that there was one."""
+        self.do("HINCRBY", self.user.meta, REPLACED, 1)
+        self.do("DEL", self.user.snapshot)
 
     def _note(self, id: str) -> None:
         self._changed[id_bytes(id)] = None

@@ -191,6 +191,8 @@ class UserNames:
     """Dead letters, the earliest first."""
     ends = _Key()
     """Ids of records that expire, by the time they do."""
+    snapshot = _Key()
+    """All of the above that a search reads, as of one change; it is made from the rest, and may be missing."""
 
     def of(self, what: str) -> str:
         """The key of this name."""
@@ -205,7 +207,7 @@ class UserNames:
         """Every key of the user."""
         return (
             *(self.meta, self.changed, self.records, self.keys, self.vectors),
-            *(self.jobs, self.job_keys, self.dead, self.ends),
+            *(self.jobs, self.job_keys, self.dead, self.ends, self.snapshot),
         )
 
     def member(self, job_id: str) -> str:
@@ -473,7 +475,7 @@ COMMIT = """
 -- KEYS: version, users, forgotten, then all keys of the user. ARGV: the user's digest and name, the time, how the
 -- documents of vectors start, then checks, ids that change, ids that go, commands. Returns 0, and does nothing, if a
 -- field is not what the caller read.
-local _, users, forgotten, meta, changed, records, keys, vectors, jobs, _, dead, ends = unpack(KEYS)
+local _, users, forgotten, meta, changed, records, keys, vectors, jobs, _, dead, ends, snapshot = unpack(KEYS)
 local digest, now, at = ARGV[1], ARGV[3], 4
 local function take()
   at = at + 1
@@ -496,14 +498,17 @@ redis.call('HSET', meta, 'version', version)
 for _ = 1, tonumber(take()) do redis.call('ZADD', changed, version, take()) end
 local removed = tonumber(take())
 for _ = 1, removed do redis.call('ZREM', changed, take()) end
-if removed + #over > 0 then redis.call('HSET', meta, 'deleted', version) end
+if removed + #over > 0 then
+  redis.call('HSET', meta, 'deleted', version)
+  redis.call('DEL', snapshot)
+end
 while at < #ARGV do
   local command = {}
   for place = 1, tonumber(take()) do command[place] = take() end
   redis.call(unpack(command))
 end
 if redis.call('EXISTS', changed, jobs, dead) == 0 then
-  redis.call('DEL', meta)
+  redis.call('DEL', meta, snapshot)
   redis.call('HDEL', users, digest)
   redis.call('HINCRBY', forgotten, 'users', 1)
   return 1
@@ -555,7 +560,7 @@ return {
 
 FORGET = """
 -- KEYS: users, due, held, forgotten, then all keys of the user: meta, changed, records, keys, vectors, jobs, job_keys,
--- dead, ends. ARGV: the user's digest, and how the documents of vectors start ('' for none). Returns how many
+-- dead, ends, snapshot. ARGV: the user's digest, and how the documents of vectors start ('' for none). Returns how many
 -- episodes, facts, blocks, jobs and dead letters there were.
 local count = {episode = 0, fact = 0, block = 0}
 for _, record in ipairs(redis.call('HVALS', KEYS[7])) do
@@ -571,7 +576,7 @@ local dead = redis.call('LLEN', KEYS[12])
 if ARGV[2] ~= '' then
   for _, id in ipairs(redis.call('HKEYS', KEYS[9])) do redis.call('DEL', ARGV[2] .. id) end
 end
-for place = 5, 13 do redis.call('DEL', KEYS[place]) end
+for place = 5, 14 do redis.call('DEL', KEYS[place]) end
 redis.call('HINCRBY', KEYS[4], 'users', 1)
 redis.call('HDEL', KEYS[1], ARGV[1])
 return {count.episode, count.fact, count.block, #jobs, dead}
@@ -587,7 +592,7 @@ return 1
 
 REBIND = """
 -- KEYS: embedder, users. ARGV: what was bound ('-' for nothing), what is bound now, the start of the keys of vectors,
--- and that of their documents ('' for none).
+-- that of their documents ('' for none), and that of the keys of snapshots, which hold vectors too.
 local held = redis.call('HGET', KEYS[1], 'bound')
 if (held and '=' .. held or '-') ~= ARGV[1] then return 0 end
 redis.call('HSET', KEYS[1], 'bound', ARGV[2])
@@ -596,8 +601,29 @@ if held then
     local ids = ARGV[4] ~= '' and redis.call('HKEYS', ARGV[3] .. digest) or {}
     for _, id in ipairs(ids) do redis.call('DEL', ARGV[4] .. digest .. ':' .. id) end
     redis.call('DEL', ARGV[3] .. digest)
+    redis.call('DEL', ARGV[5] .. digest)
   end
 end
+return 1
+"""
+
+SNAPSHOT = """
+-- KEYS: snapshot, meta, embedder. ARGV: the server's run, the embedder ('-' for none) and the last change, as the copy
+-- knows them; who writes it, the number of the part, its bytes, and with the last one the head ('' before). Returns 0,
+-- and writes nothing, if anything is not as the copy has it, or if all of the user is to end.
+local info = redis.pcall('INFO', 'server')
+local run = type(info) == 'string' and string.match(info, 'run_id:(%x+)') or ''
+local bound = redis.call('HGET', KEYS[3], 'bound')
+if run ~= ARGV[1] or (bound and '=' .. bound or '-') ~= ARGV[2] then return 0 end
+if redis.call('HGET', KEYS[2], 'version') ~= ARGV[3] or redis.call('PTTL', KEYS[2]) ~= -1 then return 0 end
+if ARGV[5] == '0' then
+  redis.call('DEL', KEYS[1])
+  redis.call('HSET', KEYS[1], 'by', ARGV[4])
+elseif redis.call('HGET', KEYS[1], 'by') ~= ARGV[4] then
+  return 0
+end
+redis.call('HSET', KEYS[1], ARGV[5], ARGV[6])
+if ARGV[7] ~= '' then redis.call('HSET', KEYS[1], 'head', ARGV[7]) end
 return 1
 """
 

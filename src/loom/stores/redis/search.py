@@ -2,15 +2,22 @@
 
 Redis holds the records. A copy asks before every use what has changed since, in one call, and takes just that; so it
 answers as the server would at that moment, and a user who is asked about often costs one small question.
+
+A new copy of a large user starts from a snapshot, if there is one: arrays of words and vectors as an earlier copy had
+them, and records that are read when they are asked for. A process that had to read much row by row leaves one.
 """
 
 from __future__ import annotations
 
+import json
+import secrets
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import anyio.to_thread
 from anyio import Lock
@@ -21,12 +28,13 @@ from loom.core.scope import Scope
 from loom.errors import StoreError, StoreUnavailable
 from loom.protocols.embedder import Vector
 from loom.protocols.vector_store import VectorHit
-from loom.stores._record_table import RecordChange, UserRecords
+from loom.stores._record_table import Numbering, RecordChange, UserRecords, VectorTable, WordIndex
 from loom.stores.base import Bound, DamagedData, check_bound, damage_at, reading, unreadable
 from loom.stores.redis.connection import RedisConnection
 from loom.stores.redis.schema import (
     NEAR,
     PAGE,
+    SNAPSHOT,
     Binding,
     Retention,
     StoreNames,
@@ -38,6 +46,11 @@ from loom.stores.redis.schema import (
     unpack_vector,
 )
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from loom.stores._record_table import Counts
+
 _T = TypeVar("_T")
 _Row: TypeAlias = tuple[bytes, bytes, bytes | None, bytes | None]
 _ROWS = 1000
@@ -45,6 +58,203 @@ _ROWS = 1000
 _INLINE = 200
 _USUAL = 100
 _NOTHING = (b"", None)
+
+# Snapshots: all that a search reads of one user, as one piece of bytes.
+
+_SNAPSHOT_FORMAT = 1
+_LEAST_ROWS = 500
+"""Rows that a copy has to have read one by one, and a quarter of all, for a snapshot to be worth its bytes."""
+_PART = 1 << 24
+"""How many bytes of a snapshot are sent at once."""
+_ARCHIVED = 255
+"""The place of records that are listed nowhere."""
+_COUNT = "<u4"
+_BOUND = "<u8"
+
+
+class SnapshotHead(NamedTuple):
+    """What a snapshot is of: a change of a user, as of a removal and a replaced text, with the embedder's vectors."""
+
+    format: int
+    by: str
+    version: str
+    deleted: str
+    replaced: str
+    bound: str | None
+    has_vectors: int
+    parts: int
+
+    def packed(self) -> bytes:
+        """As bytes."""
+        return json.dumps(self).encode()
+
+    @staticmethod
+    def unpacked(data: bytes | None) -> SnapshotHead | None:
+        """The head of packed(); None where there is none, or one that another version of Loom wrote."""
+        try:
+            head = SnapshotHead(*json.loads(data or b"[]"))
+        except (TypeError, ValueError):
+            return None
+        return head if head.format == _SNAPSHOT_FORMAT else None
+
+    def is_of(self, bound: bytes | None, deleted: bytes | None, replaced: bytes | None) -> bool:
+        """Whether nothing was removed since, and no text replaced."""
+        same = (self.deleted, self.replaced) == ((deleted or b"0").decode(), (replaced or b"0").decode())
+        return same and self.bound == (None if bound is None else bound.decode())
+
+
+class _Unread(MutableMapping[str, _T]):
+    """Values by id, as they were stored until they are asked for, or others take their place."""
+
+    __slots__ = ("_bounds", "_data", "_held", "_places", "_read")
+
+    def __init__(
+        self, ids: Iterable[str], bounds: Sequence[int], data: memoryview, read: Callable[[str, bytes], _T]
+    ) -> None:
+        self._bounds, self._data, self._read = bounds, data, read
+        self._places = {id: place for place, id in enumerate(ids) if id}
+        self._held: dict[str, _T | None] = dict.fromkeys(self._places)
+
+    def __getitem__(self, id: str) -> _T:
+        value = self._held[id]
+        if value is None:
+            value = self._held[id] = self._read(id, self.stored(id) or b"")
+        return value
+
+    def __setitem__(self, id: str, value: _T) -> None:
+        self._held[id] = value
+
+    def __delitem__(self, id: str) -> None:
+        del self._held[id]
+        self._places.pop(id, None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def stored(self, id: str) -> bytes | None:
+        """What the snapshot has under an id."""
+        place = self._places.get(id)
+        return None if place is None else bytes(self._data[self._bounds[place] : self._bounds[place + 1]])
+
+
+class _StoredWords(WordIndex):
+    """An index whose first texts are those of a snapshot, as arrays; texts that follow are counted on top."""
+
+    __slots__ = ("_bounds", "_first", "_is_held", "_left", "_of_word", "_times")
+
+    def __init__(self, words: Sequence[str], arrays: Sequence[NDArray[Any]]) -> None:
+        super().__init__()
+        self._of_word = {word: place for place, word in enumerate(words)}
+        bounds, self._first, self._times, lengths = arrays
+        self._bounds: list[int] = bounds.tolist()
+        self._lengths.frombytes(lengths.astype("=u4").tobytes())
+        self._total = int(lengths.sum())
+        self._is_held = lengths > 0
+        self._left = int(self._is_held.sum())
+
+    def __len__(self) -> int:
+        return super().__len__() + self._left
+
+    @property
+    def words(self) -> Collection[str]:
+        return self._of_word.keys() | self._postings.keys()
+
+    def remove(self, number: int) -> None:
+        if number < len(self._is_held) and self._is_held[number]:
+            self._is_held[number] = False
+            self._left -= 1
+            self._total -= self._lengths[number]
+            self._lengths[number] = 0
+        else:
+            super().remove(number)
+
+    def postings(self, word: str) -> tuple[Counts, Counts] | None:
+        import numpy as np  # noqa: PLC0415 - only a search pays for it
+
+        place, later = self._of_word.get(word), super().postings(word)
+        if place is None:
+            return later
+        part = slice(*self._bounds[place : place + 2])
+        is_held = self._is_held[self._first[part]]
+        both = [(self._first[part][is_held], self._times[part][is_held]), *([] if later is None else [later])]
+        numbers, times = (np.concatenate(parts).astype(np.uintc, copy=False) for parts in zip(*both, strict=True))
+        return (numbers, times) if len(numbers) else None
+
+
+def _pack_snapshot(records: UserRecords, rows: dict[str, tuple[bytes, bytes]]) -> bytes:
+    """What a copy holds; `rows` are the records and keys that it read one by one, as they are stored."""
+    import numpy as np  # noqa: PLC0415
+
+    ids = records.numbering.ids
+    place_of = {id: place for place, named in records.places.items() for id in named}
+    places = bytes(place_of.get(id, _ARCHIVED) for id in ids)
+    sections = ["\0".join(ids).encode(), places]
+    for column, held in enumerate((records.records, records.keys)):
+        values = [rows[id][column] if id in rows else _stored(held, id) for id in ids]
+        bounds = np.asarray([0, *accumulate(map(len, values))], _BOUND)
+        sections += [bounds.tobytes(), b"".join(values)]
+    vectors = records.vectors.rows()
+    if vectors is not None:
+        sections += [vectors[1].astype(np.uint8).tobytes(), vectors[0].astype("<f4").tobytes()]
+    for index in records.indexes.values():
+        held = [(word, found) for word in index.words if (found := index.postings(word)) is not None]
+        bounds = np.asarray([0, *accumulate(len(numbers) for _, (numbers, _) in held)], _COUNT)
+        columns = [np.concatenate([np.zeros(0, _COUNT), *(found[column] for _, found in held)]) for column in (0, 1)]
+        lengths = np.frombuffer(index.lengths, np.uintc)
+        arrays = [part.astype(_COUNT).tobytes() for part in (bounds, *columns, lengths)]
+        sections += ["\n".join(word for word, _ in held).encode(), *arrays]
+    head = [vectors is not None, list(records.indexes), [*map(len, sections)]]
+    packed = json.dumps(head).encode()
+    return b"".join([len(packed).to_bytes(8, "little"), packed, *sections])
+
+
+def _stored(held: MutableMapping[str, Any], id: str) -> bytes:
+    return (held.stored(id) if isinstance(held, _Unread) else None) or b""
+
+
+def _unpack_snapshot(data: bytes) -> UserRecords:
+    """The copy of _pack_snapshot(); its records and keys are read when they are asked for."""
+    import numpy as np  # noqa: PLC0415
+
+    start = 8 + int.from_bytes(data[:8], "little")
+    has_vectors, kinds, sizes = json.loads(data[8:start])
+    cut, view = [*pairwise(accumulate(sizes, initial=start))][::-1], memoryview(data)
+
+    def section() -> memoryview:
+        return view[slice(*cut.pop())]
+
+    def numbers(kind: str) -> NDArray[Any]:
+        return np.frombuffer(section(), kind)
+
+    ids, places = str(section(), "utf-8").split("\0"), section()
+    records = UserRecords()
+    records.numbering = Numbering(ids)
+    records.records = _Unread(ids, numbers(_BOUND).tolist(), section(), _read_record)
+    records.keys = _Unread(ids, numbers(_BOUND).tolist(), section(), lambda _, keys: unpack_keys(keys or None))
+    for id, place in zip(ids, places, strict=True):
+        if id and place != _ARCHIVED:
+            records.places.setdefault(place, {})[id] = None
+    has = numbers("u1").astype(np.bool_) if has_vectors else None
+    matrix = numbers("<f4").reshape(len(ids), -1).astype(np.float32) if has_vectors else None
+    records.vectors = VectorTable(records.numbering, matrix, has)
+    for kind in kinds:
+        words = str(section(), "utf-8")
+        found = [numbers(_COUNT) for _ in range(4)]
+        records.indexes[kind] = _StoredWords(words.split("\n") if words else (), found)
+    return records
+
+
+def _read_record(id: str, data: bytes) -> Record:
+    try:
+        return unpack_record(data)
+    except DamagedData as error:
+        raise unreadable(f"record {id!r}", error) from error
+
+
+# The copies.
 
 
 @dataclass(slots=True)
@@ -62,6 +272,8 @@ class LocalCopy:
     counted: int = 0
     epoch: str = ""
     failure: StoreUnavailable | None = None
+    rows: dict[str, tuple[bytes, bytes]] | None = field(default_factory=dict[str, tuple[bytes, bytes]])
+    """Records and keys as they are stored, while all of them are read for the first time."""
 
     @property
     def binding(self) -> Binding | None:
@@ -70,7 +282,12 @@ class LocalCopy:
 
     def start_again(self, life: tuple[bytes, bytes | None]) -> None:
         """Hold nothing."""
-        self.records, self.life, self.version, self.deleted = UserRecords(), life, b"0", b"0"
+        self.hold(UserRecords(), life, b"0", b"0")
+        self.rows = {}
+
+    def hold(self, records: UserRecords, life: tuple[bytes, bytes | None], version: bytes, deleted: bytes) -> None:
+        """Hold these records, as of a change and a removal."""
+        self.records, self.life, self.version, self.deleted = records, life, version, deleted
         bound = self.binding
         self.records.dimension = None if bound is None else bound.dimension
 
@@ -81,10 +298,9 @@ class LocalCopy:
         texts: dict[str, dict[str, str]] = {}
         for id, record, keys, _ in rows:
             name = id.decode()
-            try:
-                changed[name] = unpack_record(record)
-            except DamagedData as error:
-                raise unreadable(f"record {name!r}", error) from error
+            changed[name] = _read_record(name, record)
+            if self.rows is not None:
+                self.rows[name] = (record, keys or b"")
             held = self.records.keys.get(name, {})
             found = dict.fromkeys(held, "") | unpack_keys(keys)
             # An access changes a record and no key of it: what is as it was is not indexed again.
@@ -126,7 +342,7 @@ class LocalCopies:
                 # Found out while this call waited for the copy: to try again would take it past its own time.
                 raise StoreUnavailable(str(copy.failure)) from copy.failure
             try:
-                with damage_at(f"the Redis store at {self._link.address}"):
+                with self._damage():
                     await self._catch_up(copy, scope)
             except BaseException as error:
                 # Half a step must not be taken for a whole one.
@@ -138,12 +354,16 @@ class LocalCopies:
             if expected is not None:
                 check_bound(None if copy.binding is None else copy.binding.bound, expected)
             epoch = copy.epoch
-            return epoch, await _run(len(copy.records.records), lambda: question(copy.records))
+            with self._damage():
+                return epoch, await _run(len(copy.records.records), lambda: question(copy.records))
 
     def clear(self) -> None:
         """Hold nothing."""
         self._held.clear()
         self._total = 0
+
+    def _damage(self) -> AbstractContextManager[None]:
+        return damage_at(f"the Redis store at {self._link.address}")
 
     async def _catch_up(self, copy: LocalCopy, scope: Scope) -> None:
         names, bucket = self._names.user(scope), self._names.bucket(scope)
@@ -152,11 +372,19 @@ class LocalCopies:
         more: bytes | None = b""
         # Where the server searches vectors they are not needed here.
         with_vectors = int(not (self._retention.is_unlimited and await self._link.searches()))
+        head = await self._load(copy, names, with_vectors)
         while more is not None:
             since = (copy.version, copy.deleted, _ROWS, with_vectors)
             page: list[Any] = await self._link.run(PAGE, keys, since)
             run, bound, version, deleted, rows, more, left, replaced, forgotten = page
             copy.epoch = epoch_of(deleted, replaced, forgotten)
+            if head is not None:
+                is_good, head = head.is_of(bound, deleted, replaced), None
+                if not is_good:
+                    copy.start_again((run, bound))
+                    more = b""
+                    continue
+                copy.life = (run, bound)
             if (run, bound) != copy.life or _is_behind(version, copy.version):
                 # Another life of the server may have lost what this copy holds, and numbered something else like it.
                 empty = copy.version == b"0" and not copy.records.records
@@ -168,6 +396,47 @@ class LocalCopies:
             copy.version = more or version or b"0"
             if more is None:
                 copy.deleted = deleted or b"0"
+                await self._leave(copy, names, bucket.embedder, with_vectors, (replaced or b"0").decode())
+
+    async def _load(self, copy: LocalCopy, names: UserNames, with_vectors: int) -> SnapshotHead | None:
+        """Start a new copy from the snapshot of its user; the head of that, None where it was of no use."""
+        if copy.version != b"0" or copy.rows or not self._retention.is_unlimited:
+            return None
+        packed, *parts = await self._link.call("HMGET", names.snapshot, "head", 0)
+        head = SnapshotHead.unpacked(packed)
+        if head is None or head.has_vectors != with_vectors:
+            return None
+        for number in range(1, head.parts):
+            same, part = await self._link.call("HMGET", names.snapshot, "head", number)
+            if same != packed:
+                return None
+            parts.append(part)
+        try:
+            records = await _run(len(parts[0]) // _USUAL, lambda: _unpack_snapshot(b"".join(parts)))
+        except (ValueError, IndexError, TypeError):
+            return None  # damaged: all that it was made from is there
+        bound = None if head.bound is None else head.bound.encode()
+        copy.hold(records, (b"", bound), head.version.encode(), head.deleted.encode())
+        return head
+
+    async def _leave(self, copy: LocalCopy, names: UserNames, embedder: str, with_vectors: int, replaced: str) -> None:
+        """Leave a snapshot for others, where much had to be read row by row."""
+        rows, copy.rows = copy.rows, None
+        size, (run, bound), by = len(copy.records.records), copy.life, secrets.token_hex(8)
+        if not rows or len(rows) < max(_LEAST_ROWS, size / 4) or not self._retention.is_unlimited:
+            return
+        data = await _run(size, lambda: _pack_snapshot(copy.records, rows))
+        of = (by, copy.version.decode(), copy.deleted.decode(), replaced, None if bound is None else bound.decode())
+        parts = range(0, len(data), _PART)
+        head = SnapshotHead(_SNAPSHOT_FORMAT, *of, with_vectors, len(parts)).packed()
+        known = (run, b"-" if bound is None else b"=" + bound, copy.version, by)
+        # Without it the next copy is slower, and as good: a server that refuses it loses nothing.
+        with suppress(StoreError):
+            for number, start in enumerate(parts):
+                last = head if number == len(parts) - 1 else b""
+                more = (number, data[start : start + _PART], last)
+                if not await self._link.run(SNAPSHOT, (names.snapshot, names.meta, embedder), (*known, *more)):
+                    return
 
     def _settle(self, digest: str, copy: LocalCopy) -> None:
         """Count what the copy holds, and let go of those that were not asked about for longest."""

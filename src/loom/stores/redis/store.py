@@ -91,8 +91,9 @@ class RedisStore(LocalSearchStore):
 
     Redis holds the records, and every change is one step there, made only if what it was planned on still holds: tasks,
     threads and processes may share a server. Searches run here, on copies of users that are brought up to date before
-    each use; they hold up to `cached_records` records together. Where the server has RediSearch, it keeps and searches
-    the vectors, unless there is a `ttl`. All keys start with `prefix`, so that several stores can share a database.
+    each use; they hold up to `cached_records` records together. A copy of a large user starts from a snapshot on the
+    server, unless there is a `ttl`. Where the server has RediSearch, it keeps and searches the vectors, unless there is
+    a `ttl`. All keys start with `prefix`, so that several stores can share a database.
 
     `redis+cluster://HOST:6379,HOST:6379/` is a Redis Cluster, whose first servers are asked for the others. Users are
     spread over buckets, each in one slot; a new store has 256, or as many as `?buckets=` says. A call goes on while a
@@ -363,7 +364,8 @@ class RedisStore(LocalSearchStore):
     async def _rebind_in(self, bucket: StoreNames, before: bytes | None, after: bytes) -> bool:
         """Bind a bucket to another embedder and remove its vectors; False if it is not bound to `before`."""
         near = bucket.near if await self._link.searches() else ""
-        arguments = (_expected(before), after, bucket.of_digest("").vectors, near)
+        nobody = bucket.of_digest("")
+        arguments = (_expected(before), after, nobody.vectors, near, nobody.snapshot)
         return bool(await self._link.change(REBIND, (bucket.embedder, bucket.users), arguments))
 
     async def _follow(self) -> None:
