@@ -1,6 +1,7 @@
 """`loom cache`, through the installed command."""
 
 import json
+import re
 from datetime import UTC, datetime
 
 import pytest
@@ -323,7 +324,10 @@ def test_audit_of_a_cache_that_was_never_read(tmp_path, read, says):
         body = {"model": "claude-sonnet-5", "messages": messages, "system": "You are brief."}
         lines.append(json.dumps({"at": 60 * turn, "request": body, "response": {"usage": usage}}))
     (tmp_path / "trace.jsonl").write_text("\n".join(lines))
+    page = tmp_path / "page.html"
     assert says in " ".join(loom("cache", "audit", tmp_path / "trace.jsonl").stdout.split())
+    loom("cache", "audit", tmp_path / "trace.jsonl", "--html", page)
+    assert re.sub("`(.+)`", r"<code>\1</code>", says) in page.read_text()
 
 
 @pytest.mark.parametrize(("sessions", "says"), [(1, "never lost"), (2, "Nothing was ever read from the cache")])

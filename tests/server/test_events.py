@@ -235,7 +235,7 @@ async def test_only_so_many_follow_at_once_and_who_leaves_makes_room(tmp_path: P
     tokens = TokenFile(tmp_path / "tokens.json")
     ann = bearer(tokens.add("ann"))
     async with running("inmemory", tokens=tokens) as (client, server):
-        place = server.config.app._app.state.place
+        place = server.config.app._app.framework.state.place
         place.streams[held_by] = most - 1
         async with following(client, "/v1/users/ann/events", headers=ann) as told:
             await anext(told)
@@ -249,7 +249,7 @@ async def test_only_so_many_follow_at_once_and_who_leaves_makes_room(tmp_path: P
 async def test_a_burst_of_streams_does_not_pass_the_limit() -> None:
     """Each is counted when it is let in, not when it tells its first event."""
     async with running("inmemory") as (client, server):
-        place = server.config.app._app.state.place
+        place = server.config.app._app.framework.state.place
         place.streams["other"] = events.MOST_STREAMS - 3
         statuses: list[int] = []
         left = anyio.Event()

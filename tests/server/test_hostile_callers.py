@@ -30,6 +30,7 @@ from loom.server.http.shapes import DocumentsIn, MemoriesIn, RecallIn
 from loom.server.mcp import MemoryTools
 from loom.server.tokens import TokenFile
 from tests.server.test_http import ADD, bearer, ok, refused, serving, started
+from tests.timing import LONG
 
 pytestmark = pytest.mark.anyio
 
@@ -375,6 +376,24 @@ async def test_a_caller_that_never_says_what_it_wants_is_disconnected(sent: byte
             await caller.send(sent or b"G")
             with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
                 await caller.receive()
+
+
+async def test_the_head_of_a_stream_does_not_wait_for_its_first_part() -> None:
+    is_read = anyio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert scope["type"] == "http"
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await is_read.wait()
+        await send({"type": "http.response.body", "body": b"HTTP/1.1 is a protocol. ", "more_body": True})
+        await send({"type": "http.response.body", "body": b"Its end."})
+
+    async with listening_for(LONG, app) as port, await anyio.connect_tcp("127.0.0.1", port) as caller:
+        await caller.send(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert (await caller.receive()).endswith(b"\r\n\r\n")
+        is_read.set()
+        rest = b"".join([part async for part in caller])
+        assert rest == b"18\r\nHTTP/1.1 is a protocol. \r\n8\r\nIts end.\r\n0\r\n\r\n"
 
 
 async def test_who_is_slow_to_answer_keeps_the_connection(tmp_path: Path) -> None:

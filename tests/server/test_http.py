@@ -75,6 +75,44 @@ async def test_what_is_remembered_is_recalled_at_once() -> None:
         assert nobody["notes"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "headers"),
+    [
+        ("ann/memories", ADD, {}),
+        ("a%2Fb/memories", {**ADD, "session": "s1", "learn": False}, {"Idempotency-Key": "k1"}),
+        ("ann/memories", {**ADD, "user": "bob"}, {}),
+        ("ann/memories", {**ADD, "colour": "red"}, {}),
+        ("ann/memories", ADD, {"Idempotency-Key": "k" * 1_000}),
+        ("ann/memories", ADD, {"Authorization": "Bearer made-up"}),
+        ("ann/memories", ADD, {"Authorization": ""}),
+        ("cid/memories", ADD, {}),
+        ("ann/memories", {"items": [{"text": "\ud800"}]}, {}),
+        ("a%00b/memories", ADD, {}),
+        (f"{'x' * 3_000}/memories", ADD, {}),
+        ("ann/memories", [], {}),
+        ("ann/recall", {"query": "Where do I live?", "limit": 3}, {}),
+        ("~/recall", {"query": "Where do I live?", "where": {"a": 1}}, {}),
+        ("ann/recall", {"query": "Where do I live?", "where": {"\ud800": 1}}, {}),
+        ("ann/recall", {"query": ""}, {}),
+    ],
+)
+async def test_the_short_way_answers_as_the_framework_does(
+    tokens: TokenFile, path: str, body: Any, headers: dict[str, str]
+) -> None:
+    """A type with a parameter is left to the framework."""
+    secret = tokens.add("ann", users=["ann", "a/b"])
+    given = {**bearer(secret), **headers}
+    answers: list[tuple[int, dict[str, str], str]] = []
+    for kind in ("application/json", "application/json; charset=utf-8"):
+        async with serving(tokens=tokens) as client:
+            await ok(client, "POST", "/v1/users/ann/memories", json=ADD, headers=bearer(secret))
+            content = json.dumps(body).encode()
+            response = await client.post(f"/v1/users/{path}", content=content, headers={**given, "Content-Type": kind})
+            text = re.sub(r"\d{4}-\d\d-\d\dT[0-9:.]+Z|\b01[0-9A-Z]{24}\b|\d\.\d+", "*", response.text)
+            answers.append((response.status_code, dict(response.headers) | {"content-length": ""}, text))
+    assert answers[0] == answers[1]
+
+
 async def test_a_batch_that_is_sent_again_is_stored_once() -> None:
     batch = {"items": [{"text": f"Note {number} of the day.", "speaker": "ann"} for number in range(1_000)]}
     async with serving() as client:
@@ -557,7 +595,7 @@ async def test_no_page_is_shown_without_a_token(tokens: TokenFile) -> None:
 def paths_of(gate: Any) -> list[tuple[str, set[str]]]:
     """Path and methods of every route of a server."""
     found: list[tuple[str, set[str]]] = []
-    for route in gate._app.router.routes:
+    for route in gate._app.framework.router.routes:
         inner = getattr(route, "original_router", None)
         ones = [route] if inner is None else inner.routes
         found += [(one.path, set(one.methods or {"GET", "POST", "DELETE"})) for one in ones]

@@ -51,7 +51,9 @@ FIXTURES = {
 }
 """Scenarios that call tools, resources or prompts of the suite's own."""
 NOT_OFFERED = {"logging-set-level"}
-"""Loom sends no log to a client, and the protocol is taking it out; so it does not say that it can."""
+"""Only a server that sends its log to clients must declare the capability `logging`, and only then is its level theirs
+to set (2025-11-25, server/utilities/logging). Loom sends none. Since 2026-07-28 new servers should not begin to: the
+feature is deprecated, `logging/setLevel` is gone, and the suite does not ask for it there."""
 
 
 @contextmanager

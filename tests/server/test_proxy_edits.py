@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.proxy_traces import random_trace
+from loom.server.proxy import edits
 from loom.server.proxy.edits import WIRES, NotEditable, RequestText, TextEdit
 
 ODD = (
@@ -27,6 +28,57 @@ def read(text: str = ODD, wire: Any = "messages") -> RequestText:
 
 def test_no_edit_gives_the_same_text() -> None:
     assert read().edited([]).text == ODD
+
+
+class Counted:
+    """Reads JSON, and notes how long the lists and objects are that are read at once."""
+
+    def __init__(self) -> None:
+        self._reader, self.longest = json.JSONDecoder(), 0
+
+    def raw_decode(self, text: str, at: int = 0) -> tuple[Any, int]:
+        value, end = self._reader.raw_decode(text, at)
+        if isinstance(value, dict | list):
+            self.longest = max(self.longest, end - at)
+        return value, end
+
+
+def test_a_long_body_is_read_in_pieces_between_which_other_threads_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = [{"type": "text", "text": f"Part {n}."} for n in range(2_000)]
+    body = {"messages": [{"role": "user", "content": [*said, {"type": "text", "text": "x" * 500_000}]}] * 3}
+    counted = Counted()
+    monkeypatch.setattr(edits, "_DECODER", counted)
+    assert edits.json_object(json.dumps(body, indent=1).encode()) == body
+    assert 0 < counted.longest <= edits._PIECE
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_read_in_pieces_is_what_is_read_at_once(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    monkeypatch.setattr(edits, "_PIECE", 16)
+    chance = Random(seed)
+
+    def value(depth: int) -> object:
+        kind = chance.random()
+        if depth > 10 or kind < 0.4:
+            return chance.choice([1, -2.5e10, 'a"b\\é\ud800', "", True, None, 1e400, "x" * 30])
+        if kind < 0.7:
+            return [value(depth + 1) for _ in range(chance.randrange(5))]
+        return {chance.choice("abcd") + '"' * chance.randrange(2): value(depth + 1) for _ in range(chance.randrange(5))}
+
+    for _ in range(200):
+        text = json.dumps({"a": value(0)}, indent=chance.choice([None, 1]), ensure_ascii=chance.random() < 0.5)
+        at = chance.randrange(len(text))
+        for changed in (
+            text,
+            text[:at],
+            text[:at] + text[at + 1 :],
+            text[:at] + chance.choice(',:]}["{ 0') + text[at:],
+        ):
+            try:
+                expected = json.loads(changed)
+            except ValueError:
+                expected = {}
+            assert edits.json_object(changed) == (expected if isinstance(expected, dict) else {})
 
 
 def test_a_text_behind_a_message_changes_nothing_else() -> None:

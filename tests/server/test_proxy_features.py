@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import anthropic
+import anyio
 import httpx
 import httpx2
 import openai
@@ -28,6 +31,7 @@ from loom.session.journal import RequestRecord, requests_of
 from loom.testing.wire import AnthropicWire, ChatWire, Refused, ResponsesWire, Said, Wire, WireServer, serve
 from tests.commands import LOOM, run_loom
 from tests.server.proxying import answer_of, proxied, raw_provider
+from tests.timing import until
 
 pytestmark = pytest.mark.anyio
 
@@ -461,6 +465,36 @@ async def test_no_key_reaches_the_store(tmp_path: Path) -> None:
     assert KEY not in repr(kept)
     await store.aclose()
     assert KEY.encode() not in (tmp_path / "bot.db").read_bytes()
+
+
+async def test_other_calls_are_answered_while_a_large_body_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_go_on = Event(), Event()
+    answered: list[str] = []
+
+    class Held(json.JSONDecoder):
+        """Reads, but a large body only when it may; never in the thread of the event loop."""
+
+        def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
+            if len(s) > 1_000_000:
+                with pytest.raises(RuntimeError):
+                    asyncio.get_running_loop()
+                begun.set()
+                may_go_on.wait()
+            return super().raw_decode(s, idx)
+
+    monkeypatch.setattr("loom.server.proxy.edits._DECODER", Held())
+    async with bench(open_checkpoints("inmemory"), Features(shorten_tools=True)) as b:
+
+        async def call(name: str, body: Any) -> None:
+            assert (await send(claude(b), body))[0] == "Fine."
+            answered.append(name)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call, "large", ask("Hello. " * 300_000))
+            await until(begun.is_set)
+            await call("small", ask("Hello."))
+            may_go_on.set()
+    assert answered == ["small", "large"]
 
 
 def test_features_that_keep_something_need_a_store() -> None:

@@ -4,7 +4,9 @@ import asyncio
 import math
 import random
 import shutil
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import anyio
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from loom.core.filter import FIELDS, And, Eq, In, Not, Or, Range
 from loom.core.record import rank_key
+from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, FormatTooNew, StoreConflict, StoreError, StoreUnavailable, UsageError
 from loom.protocols.memory_store import KeepsJobs, KeepsKeys, KeepsVectors, MemoryStore, Prunes, Query, Touches
 from loom.stores import _search
@@ -28,6 +31,7 @@ from loom.testing.conformance.suite import ALICE, BOB, DAY, a_block, a_fact, an_
 from loom.testing.fakes import START, FakeClock
 from loom.text.words import query_terms, terms
 from tests.stores.sqlite_files import execute
+from tests.timing import until
 
 pytestmark = pytest.mark.anyio
 
@@ -176,6 +180,54 @@ async def test_a_cancelled_write_is_whole_or_not_there(tmp_path):
             tries += 1
             kept = {record.id for record in await store.list(ALICE, limit=10_000)}
             assert all((f"a{n}" in kept) == (f"b{n}" in kept) for n in range(tries))
+
+
+async def test_a_loop_is_woken_once_for_all_that_one_commit_holds(tmp_path, monkeypatch):
+    loop, woken = asyncio.get_running_loop(), []
+    begun, may_end = threading.Event(), threading.Event()
+    async with SqliteStore(tmp_path / "memory.db") as store:
+        await store.put(ALICE, an_episode("e"))
+        writer = store._file.writer
+        held = writer.submit(lambda _: (begun.set(), may_end.wait()), alone=True)
+        begun.wait()
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                tasks.start_soon(store.put, ALICE, an_episode(f"e{number}"))
+            await until(lambda: writer._tasks.qsize() == 20)
+            real = loop.call_soon_threadsafe
+            monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *given: (woken.append(given), real(*given))[1])
+            may_end.set()
+        assert held.done()
+        assert len(woken) == 1
+        assert await store.count(ALICE) == 21
+
+
+async def test_a_write_that_is_cancelled_while_it_waits_is_not_done(tmp_path):
+    begun, may_end = threading.Event(), threading.Event()
+    async with SqliteStore(tmp_path / "memory.db") as store:
+        await store.put(ALICE, an_episode("e"))
+        writer = store._file.writer
+        writer.submit(lambda _: (begun.set(), may_end.wait()), alone=True)
+        begun.wait()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(store.put, ALICE, an_episode("a"))
+            await until(lambda: writer._tasks.qsize() == 1)
+            tasks.cancel_scope.cancel()
+        may_end.set()
+        await store.put(ALICE, an_episode("b"))
+        assert {record.id for record in await store.list(ALICE)} == {"b", "e"}
+
+
+def test_several_loops_write_to_one_file_at_once(tmp_path):
+    async def write(user):
+        async with SqliteStore(tmp_path / "memory.db") as store, anyio.create_task_group() as tasks:
+            for number in range(50):
+                tasks.start_soon(store.put, Scope("test", user), an_episode(f"e{number}"))
+        async with SqliteStore(tmp_path / "memory.db") as store:
+            return await store.count(Scope("test", user))
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda user: anyio.run(write, user), "abcd")) == [50] * 4
 
 
 def reference_scores(texts, query):

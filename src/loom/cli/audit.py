@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loom.context.cache.audit import Audit, AuditedCall, AuditedGroup, AuditedSession
-from loom.context.cache.audit_page import dollars, moment, name_of, tokens_or_unknown
+from loom.context.cache.audit_page import dollars, moment, name_of, tokens_or_unknown, without_collapse
 from loom.text.fence import one_line
 from loom.traces.reader import find_files
 from loom.traces.stream import STDIN
@@ -54,7 +54,7 @@ def audit_view(audit: Audit, *, all: bool = False) -> RenderableType:
     if audit.collapses:
         views += [_causes(audit), Text()]
     elif audit.requests > audit.not_reported:
-        views += [_without_collapse(audit), Text()]
+        views += [Text(without_collapse(audit)), Text()]
     if len(audit.sessions) > 1:
         views += [_sessions(audit, limit), Text()]
     views += _collapses(audit, limit)
@@ -75,21 +75,6 @@ def _head(audit: Audit) -> RenderableType:
         share = (audit.lost_usd or 0.0) / audit.usd if audit.usd else 0.0
         lines.append(Text(f"with no collapse: {dollars(audit.usd_without_collapse)}, {share:.1%} less"))
     return Group(*lines)
-
-
-def _without_collapse(audit: Audit) -> RenderableType:
-    """What no collapse means: that the cache worked, or that nothing was ever in it to lose."""
-    if audit.read_share != 0 or audit.requests == 1:  # a first request reads nothing
-        return Text("The cache was never lost.")
-    if any(session.program == "requests" for session in audit.sessions):
-        return Text(
-            "Nothing was ever read from the cache, so nothing could be lost. The requests are recorded: `loom cache "
-            "simulate` on the same files says why, and what to change."
-        )
-    return Text(
-        "Nothing was ever read from the cache, so nothing could be lost. Either no part is marked to be cached, or the "
-        "prompt begins anew in every request: record the requests, and `loom cache simulate` says which and why."
-    )
 
 
 def _sums(name: str, sums: Audit | AuditedGroup) -> Text:

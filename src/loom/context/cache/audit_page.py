@@ -6,6 +6,7 @@ Each part is a function that returns HTML, so another page can use it: `requests
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -98,10 +99,26 @@ def sums_list(sums: Audit | AuditedSession) -> str:
     return f'<ul class="sums">{rows}</ul>{note}'
 
 
+def without_collapse(audit: Audit) -> str:
+    """What no collapse means: that the cache worked, or that nothing was ever in it to lose."""
+    if audit.read_share != 0 or audit.requests == 1:  # a first request reads nothing
+        return "The cache was never lost."
+    if any(session.program == "requests" for session in audit.sessions):
+        return (
+            "Nothing was ever read from the cache, so nothing could be lost. The requests are recorded: `loom cache "
+            "simulate` on the same files says why, and what to change."
+        )
+    return (
+        "Nothing was ever read from the cache, so nothing could be lost. Either no part is marked to be cached, or the "
+        "prompt begins anew in every request: record the requests, and `loom cache simulate` says which and why."
+    )
+
+
 def causes_table(audit: Audit) -> str:
     """The collapses in sum, by cause."""
     if not audit.by_cause:
-        return "<p>The cache was never lost.</p>"
+        said = re.sub("`(.+?)`", r"<code>\1</code>", escape(without_collapse(audit)))
+        return f"<p>{said}</p>"
     rows = "".join(
         f'<tr><td>{escape(cause.replace("_", " "))}</td><td class="n">{found.count:,}</td>'
         f'<td class="n">{found.lost:,}</td><td class="n">{dollars(found.usd)}</td></tr>'

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 from collections.abc import AsyncGenerator, Callable, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
+from pydantic import TypeAdapter
 
 from loom import __version__
+from loom.core.checks import MAX_ID_BYTES, MAX_NAME
 from loom.core.clock import SystemClock
 from loom.errors import LoomError, MissingExtra, StoreError
 from loom.memory.memory import Memory
 from loom.protocols.checkpoint_store import CheckpointStore
 from loom.protocols.memory_store import CountsJobs
-from loom.server.tokens import ANYBODY, TokenFile
+from loom.server.tokens import ANYBODY, Right, TokenFile
 
 try:
     from fastapi import FastAPI, Request
     from fastapi.exceptions import RequestValidationError
     from fastapi.responses import JSONResponse, PlainTextResponse, Response
+    from fastapi.routing import APIRoute
     from starlette.exceptions import HTTPException
     from starlette.routing import Route
 except ImportError as error:
@@ -29,9 +35,20 @@ except ImportError as error:
 
 from loom.core.scope import Scope
 from loom.server.http import events, knowledge_routes, memory_routes, session_routes
-from loom.server.http.caller import TOKEN, Place, operator, token_in, token_of
-from loom.server.http.guard import LOOPBACK, App, Counts, Gate, Limits, Receive, Refusal, Send, refusal_of
-from loom.server.http.shapes import ErrorOut
+from loom.server.http.caller import TOKEN, Place, caller_of, operator, token_in, token_of
+from loom.server.http.guard import (
+    LOOPBACK,
+    App,
+    Counts,
+    Gate,
+    Limits,
+    NameConvertor,
+    Receive,
+    Refusal,
+    Send,
+    refusal_of,
+)
+from loom.server.http.shapes import ErrorOut, MemoriesIn, RecalledOut, RecallIn, RememberedOut, UserBody
 from loom.server.inspector import requests as request_pages
 from loom.server.inspector import sessions as session_pages
 from loom.server.inspector.pages import PREFIX, TRANSCRIPT, add_pages, refusal_page
@@ -102,7 +119,9 @@ def create_app(
         return None
 
     uploads = frozenset({TRANSCRIPT})
-    return Gate(app, hosts=hosts, limits=limits, counts=place.counts, known=known, end=place.end, uploads=uploads)
+    return Gate(
+        _Direct(app), hosts=hosts, limits=limits, counts=place.counts, known=known, end=place.end, uploads=uploads
+    )
 
 
 def _mcp_app(server: Server[Any]) -> Starlette:
@@ -211,6 +230,95 @@ def _methods(app: FastAPI, path: str) -> list[str]:
     nearest = min((route.path.count("{") for route in fitting), default=0)
     found = (route.methods or () for route in fitting if route.path.count("{") == nearest)
     return sorted({method for methods in found for method in methods})
+
+
+_DIRECT: Final = re.compile("/v1/users/([^/]+)/(memories|recall)")
+_NAME: Final = NameConvertor()
+_Message: TypeAlias = MutableMapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A route that is answered directly: what its caller must have a right to, and what it takes and gives."""
+
+    route: APIRoute
+    right: Right
+    body: type[UserBody]
+    answer: TypeAdapter[Any]
+    takes_key: bool = False
+
+
+class _Direct:
+    """The two routes of every turn of a conversation, without the layers of the framework around them.
+
+    Those layers cost more than all the rest of the HTTP part. Only a request that is as it should be is answered
+    here; any other goes to the framework as it came, which says what is wrong with it. What a route does, takes and
+    gives, who may call it and how its errors read is defined once, for both.
+    """
+
+    def __init__(self, app: FastAPI) -> None:
+        self.framework = app
+        known = {route.endpoint: route for route in memory_routes.router.routes if isinstance(route, APIRoute)}
+        remember, recall = known[memory_routes.remember], known[memory_routes.recall]
+        self._ways = {
+            "memories": _Way(remember, "write", MemoriesIn, TypeAdapter(RememberedOut), takes_key=True),
+            "recall": _Way(recall, "read", RecallIn, TypeAdapter(RecalledOut)),
+        }
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Answer, or let the framework answer."""
+        found = _DIRECT.fullmatch(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if found is None or len(found[1]) > MAX_ID_BYTES:
+            await self.framework(scope, receive, send)
+            return
+        messages = [await receive()]
+        while messages[-1].get("more_body"):
+            messages.append(await receive())
+        if await self._answer(scope, messages, send, self._ways[found[2]], _NAME.convert(found[1])):
+            return
+        left = iter(messages)
+
+        async def again() -> _Message:
+            return next(left, None) or await receive()
+
+        await self.framework(scope, again, send)
+
+    async def _answer(
+        self,
+        scope: MutableMapping[str, Any],
+        messages: list[MutableMapping[str, Any]],
+        send: Send,
+        way: _Way,
+        user: str,
+    ) -> bool:
+        """Whether the request was answered; nothing was done for it if not."""
+        scope["app"] = self.framework
+        request = Request(scope)
+        key = request.headers.get("idempotency-key")
+        if request.headers.get("content-type") != "application/json" or len(key or "") > MAX_NAME:
+            return False
+        try:
+            given = json.loads(b"".join(message["body"] for message in messages))
+            caller = caller_of(request, user, way.right, given)
+            body = way.body.model_validate(given)
+        except (KeyError, ValueError, RecursionError, Refusal, LoomError):
+            return False
+        scope["route"] = way.route
+        try:
+            done = await way.route.endpoint(caller, body, *([key] if way.takes_key else []))
+        except Exception as error:
+            handlers: dict[Any, Any] = self.framework.exception_handlers
+            handler = next(handlers[kind] for kind in type(error).__mro__ if kind in handlers)
+            response: Response = await handler(request, error)
+            await response(scope, request.receive, send)
+            if handler is handlers[Exception]:
+                raise
+            return True
+        content = way.answer.dump_json(done)
+        headers = [(b"content-length", b"%d" % len(content)), (b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": way.route.status_code or 200, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+        return True
 
 
 class _Checked:

@@ -146,34 +146,37 @@ def with_right(right: Right) -> Callable[[Request, str], Awaitable[Caller]]:
     """A dependency that lets in who has this right for the user in the path."""
 
     async def caller(request: Request, user: User) -> Caller:  # one that is not async would be run in a thread
-        token = token_of(request)
-        name = user
-        if user == OWN and token.users is not None and len(token.users) == 1:
-            name = token.users[0]
-        if not token.may(right, name):
-            raise Refusal(403, "forbidden", "this token does not allow that", "use one with the right, for this user")
-        if await _named(request) not in (None, user, name):
-            raise Refusal(
-                403, "forbidden", "the body names another user than the path", "name the user once, in the path"
-            )
-        try:
-            check_id(name, "the user")
-        except UsageError as error:
-            raise Refusal(422, "invalid", str(error)) from error
-        return Caller(request.app.state.place, token, name)
+        return caller_of(request, user, right, await _body(request))
 
     return caller
 
 
-async def _named(request: Request) -> object:
-    """The user that the body of a request names, if it names one."""
+def caller_of(request: Request, user: str, right: Right, body: object) -> Caller:
+    """Who has this right for the user in the path; raises Refusal for others, and where the body names another user."""
+    token = token_of(request)
+    name = user
+    if user == OWN and token.users is not None and len(token.users) == 1:
+        name = token.users[0]
+    if not token.may(right, name):
+        raise Refusal(403, "forbidden", "this token does not allow that", "use one with the right, for this user")
+    named = cast("dict[str, object]", body).get("user") if isinstance(body, dict) else None
+    if named not in (None, user, name):
+        raise Refusal(403, "forbidden", "the body names another user than the path", "name the user once, in the path")
+    try:
+        check_id(name, "the user")
+    except UsageError as error:
+        raise Refusal(422, "invalid", str(error)) from error
+    return Caller(request.app.state.place, token, name)
+
+
+async def _body(request: Request) -> object:
+    """The body of a request, if it is one that can have any and it can be read."""
     if request.method not in {"POST", "PUT", "PATCH"}:
         return None
     try:
-        body: object = await request.json()  # which was read for the route already
+        return await request.json()  # which was read for the route already
     except (ValueError, RecursionError):
         return None
-    return cast("dict[str, object]", body).get("user") if isinstance(body, dict) else None
 
 
 def operator(request: Request) -> Token:

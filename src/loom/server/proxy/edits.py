@@ -311,9 +311,11 @@ def _plain(value: object) -> object:
 def json_object(data: bytes | str) -> dict[str, Any]:
     """The JSON object in a text; an empty one where there is none."""
     try:
-        return table(json.loads(data))
+        text = data if isinstance(data, str) else data.decode(json.detect_encoding(data), "surrogatepass")
+        value, end = _read(text, _skip(text, 0))
     except (ValueError, RecursionError):
         return {}
+    return table(value) if _skip(text, end) == len(text) else {}
 
 
 def table(value: object) -> dict[str, Any]:
@@ -338,5 +340,60 @@ def _skip(text: str, at: int) -> int:
 
 
 def _value(text: str, at: int) -> Node:
-    value, end = _DECODER.raw_decode(text, at)
+    value, end = _read(text, at)
     return Node(at, end, value)
+
+
+# The reader of the standard library lets no other thread run until it is done: what is long is read piece by piece.
+
+_PIECE: Final = 4_096
+"""Characters of a list or an object that are read at once."""
+_DEEP: Final = 8
+"""From how many levels on a value is read at once, however long it is; requests have their texts above that."""
+
+
+def _read(text: str, at: int, depth: int = 0) -> tuple[Any, int]:
+    """The value at a place, and where it ends."""
+    kind = text[at : at + 1]
+    if kind not in {"{", "["} or depth == _DEEP or len(text) - at <= _PIECE:
+        return _DECODER.raw_decode(text, at)
+    try:
+        value, length = _DECODER.raw_decode(text[at : at + _PIECE])
+    except JSONDecodeError:  # it is longer, or not JSON, which shows in its parts
+        return _read_object(text, at, depth) if kind == "{" else _read_list(text, at, depth)
+    return value, at + length
+
+
+def _read_object(text: str, at: int, depth: int) -> tuple[dict[str, Any], int]:
+    found: dict[str, Any] = {}
+    at = _skip(text, at + 1)
+    is_over = text.startswith("}", at)
+    while not is_over:
+        if not text.startswith('"', at):
+            raise JSONDecodeError("Expecting property name enclosed in double quotes", text, at)
+        name, at = _DECODER.raw_decode(text, at)
+        at = _skip(text, _behind(text, _skip(text, at), ":"))
+        found[name], at = _read(text, at, depth + 1)
+        at = _skip(text, at)
+        is_over = text.startswith("}", at)
+        at = at if is_over else _skip(text, _behind(text, at, ","))
+    return found, at + 1
+
+
+def _read_list(text: str, at: int, depth: int) -> tuple[list[Any], int]:
+    found: list[Any] = []
+    at = _skip(text, at + 1)
+    is_over = text.startswith("]", at)
+    while not is_over:
+        value, at = _read(text, at, depth + 1)
+        found.append(value)
+        at = _skip(text, at)
+        is_over = text.startswith("]", at)
+        at = at if is_over else _skip(text, _behind(text, at, ","))
+    return found, at + 1
+
+
+def _behind(text: str, at: int, sign: str) -> int:
+    if not text.startswith(sign, at):
+        raise JSONDecodeError(f"Expecting {sign!r} delimiter", text, at)
+    return at + 1

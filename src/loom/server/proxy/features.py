@@ -268,23 +268,26 @@ class RequestEditor:
         if built is None:
             places = Places(range(len(direct.blocks)))
             return _Tried(draft, request.text, direct, {}, places, request.books.weigh(direct, places))
-        text, chain, own = built
-        marks = before_own(chain, own, request.info.cache)
-        chain = replace(chain, marks=dict(sorted({**chain.marks, **marks}.items())))
-        places = Places(_places(direct, chain, draft.compaction), own)
+        text, chain, marks, places = built
         return _Tried(draft, text, chain, marks, places, request.books.weigh(chain, places))
 
     def _built(
         self, conversation: Conversation, request: _Request, draft: _Draft
-    ) -> tuple[RequestText, PrefixChain, frozenset[int]] | None:
-        """The request with a draft, as its cache sees it; None where nothing is changed."""
+    ) -> tuple[RequestText, PrefixChain, Mapping[int, str], Places] | None:
+        """The request with a draft, as its cache sees it, the markers that needs, and where its blocks are then.
+
+        None where nothing is changed.
+        """
         edits = draft.edits(request.text, request.keys)
         if not edits:
             return None
         text = request.text.edited(edits)
         whole = self._chain(conversation, text, request.provider, request.counter, request.books.at)
         added = frozenset(json.dumps(t, ensure_ascii=False) for t in draft.added.values() if t)
-        return text, *without_tokens(whole, lambda block: block.kind == "text" and _text_in(block) in added)
+        chain, own = without_tokens(whole, lambda block: block.kind == "text" and _text_in(block) in added)
+        marks = before_own(chain, own, request.info.cache)
+        chain = replace(chain, marks=dict(sorted({**chain.marks, **marks}.items())))
+        return text, chain, marks, Places(_places(request.books.direct, chain, draft.compaction), own)
 
     async def _shorten(
         self, conversation: Conversation, request: _Request, now: _Tried, left_out: dict[str, str]
@@ -302,7 +305,9 @@ class RequestEditor:
         why = _why_not_shorter(request, tried) or (
             "" if request.books.allows(tried.weighed) else request.books.why_not(tried.weighed)
         )
-        why = why or await self._stored(conversation, RESULT, [_result_record(one) for one in found])
+        why = why or await self._stored(
+            conversation, RESULT, request.text, lambda: [_result_record(one) for one in found]
+        )
         if why:
             conversation.left_whole |= shorter.keys()
             left_out["shorten_tools"] = why
@@ -337,7 +342,9 @@ class RequestEditor:
             return now
         tried = await self._try(conversation, request, replace(now.draft, added={**now.draft.added, turn.key: text}))
         why = "" if request.books.allows(tried.weighed) else request.books.why_not(tried.weighed)
-        why = why or await self._stored(conversation, ADDED, [{"message": turn.key, "text": text}])
+        why = why or await self._stored(
+            conversation, ADDED, request.text, lambda: [{"message": turn.key, "text": text}]
+        )
         if why:
             left_out["memory"] = why
             return now
@@ -366,7 +373,9 @@ class RequestEditor:
             why = "the summary may cost more than what it covers costs from the cache"
         elif not request.books.allows(tried.weighed):
             why = request.books.why_not(tried.weighed)
-        why = why or await self._stored(conversation, COMPACTED, [_compaction_record(made, request.text)])
+        why = why or await self._stored(
+            conversation, COMPACTED, request.text, lambda: [_compaction_record(made, request.text)]
+        )
         if why:
             left_out["compact"] = why
             return now
@@ -480,11 +489,16 @@ class RequestEditor:
                     conversation.compactions.append(made)
         conversation.position = head.position
 
-    async def _stored(self, conversation: Conversation, kind: str, records: Sequence[dict[str, JSON]]) -> str:
-        """Keep what is about to be sent, first; the reason where that fails."""
+    async def _stored(
+        self, conversation: Conversation, kind: str, text: RequestText, records: Callable[[], Sequence[dict[str, JSON]]]
+    ) -> str:
+        """Keep what is about to be sent, first; the reason where that fails. The records are parts of this text."""
         assert self._store is not None
+        now = self._clock.now()
         try:
-            entries = [Recorded(self._ids.next_id(), self._clock.now(), kind, record) for record in records]
+            entries = await off_loop(
+                len(text.text), lambda: [Recorded(self._ids.next_id(), now, kind, record) for record in records()]
+            )
             await self._store.append(conversation.scope, entries)
         except LoomError as error:
             _log.warning("what was to be changed in a request could not be stored: %s", error)

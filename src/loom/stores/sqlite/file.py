@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -172,7 +173,8 @@ class _Task:
 class Writer:
     """Runs changes one after the other; those that wait at the same time are one transaction.
 
-    Each change has a savepoint: one that fails is undone alone. A future is done after the commit that holds it.
+    Each change has a savepoint: one that fails is undone alone. A future is done after the commit that holds it, and
+    an event loop is woken once for all of its tasks that wait for that commit.
     """
 
     def __init__(self, path: str, durability: str) -> None:
@@ -189,6 +191,7 @@ class Writer:
         self._new, self._changed = set[int](), set[int]()  # rows of records, in the change that is being made
         self._noted = set[int]()  # users of whom the transaction that is being made has noted changes
         self._gate, self._is_closing = threading.Lock(), False
+        self._to_wake: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         try:
             migrate(self._db, path)
             self._db.set_update_hook(self._see_change)
@@ -206,6 +209,39 @@ class Writer:
                 raise UsageError(f"the store {self.path} is closed; open another")
             self._tasks.put(task)
         return task.future
+
+    async def done(self, future: Future[_T]) -> _T:
+        """What a future of submit() holds, without holding a thread where the event loop allows it.
+
+        Where the caller is cancelled, a change that has not begun is left out.
+        """
+        if may_block():
+            return future.result()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return await anyio.to_thread.run_sync(future.result)
+        waiter: asyncio.Future[None] = loop.create_future()
+        future.add_done_callback(lambda _: self._note(loop, waiter))
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        return future.result()
+
+    def _note(self, loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
+        """A future is done: by the thread that writes, or it was before anybody waited for it."""
+        if threading.current_thread() is self._thread:
+            self._to_wake.setdefault(loop, []).append(waiter)
+        else:
+            _wake([waiter])
+
+    def _wake_all(self) -> None:
+        woken, self._to_wake = self._to_wake, {}
+        for loop, waiters in woken.items():
+            with suppress(RuntimeError):  # the loop was closed: nobody waits there any more
+                loop.call_soon_threadsafe(_wake, waiters)
 
     @property
     def is_of_this_process(self) -> bool:
@@ -274,6 +310,7 @@ class Writer:
                 task.future.set_result(task.outcome)
             else:
                 task.future.set_exception(task.error)
+        self._wake_all()
         if self._is_unscrubbed:
             self._is_unscrubbed = not _truncated(self._db, 0)
 
@@ -344,6 +381,12 @@ class Writer:
             self._drop_noted()
             db.execute("ROLLBACK TO change")
         db.execute("RELEASE change")
+
+
+def _wake(waiters: list[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():  # the task that waited may have been cancelled
+            waiter.set_result(None)
 
 
 def _truncated(db: Database, milliseconds: int) -> bool:
@@ -447,26 +490,26 @@ class SqliteFile:
         """What `action` returns for one consistent view of the file."""
         writer = await self.opened()
         if self.is_in_memory:  # another connection would be another database
-            return await done(writer.submit(action))
+            return await writer.done(writer.submit(action))
         return await in_thread(partial(self._readers.run, action), _limiter)
 
     async def commit(self, action: Callable[[Database], _T]) -> _T:
         """What `action` returns, after the transaction that holds its changes is durable."""
         writer = await self.opened()
-        return await done(writer.submit(action))
+        return await writer.done(writer.submit(action))
 
     async def erase(self, action: Callable[[Database], _T]) -> tuple[_T, tuple[str, ...]]:
         """Like commit(), then empty the write-ahead log; the texts say what is still pending."""
         writer = await self.opened()
         # Both are queued before the first wait, so that a caller who gives up leaves no log behind.
         change, scrub = writer.submit(action), writer.submit(writer.scrub, alone=True)
-        outcome = await done(change)
-        return outcome, self._pending(is_scrubbed=await done(scrub))
+        outcome = await writer.done(change)
+        return outcome, self._pending(is_scrubbed=await writer.done(scrub))
 
     async def scrub(self) -> tuple[str, ...]:
         """Empty the write-ahead log; the texts say what is still pending."""
         writer = await self.opened()
-        return self._pending(is_scrubbed=await done(writer.submit(writer.scrub, alone=True)))
+        return self._pending(is_scrubbed=await writer.done(writer.submit(writer.scrub, alone=True)))
 
     def _pending(self, *, is_scrubbed: bool) -> tuple[str, ...]:
         return () if is_scrubbed else (_BUSY_LOG.format(path=self.path),)
@@ -503,14 +546,3 @@ class SqliteFile:
             self._readers.close()
             if writer is not None:
                 release(writer)
-
-
-async def done(future: Future[_T]) -> _T:
-    """Wait for the writer without holding a thread where the event loop allows it."""
-    if may_block():
-        return future.result()
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return await anyio.to_thread.run_sync(future.result)
-    return await asyncio.wrap_future(future)
