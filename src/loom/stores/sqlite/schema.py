@@ -148,11 +148,8 @@ CREATE TABLE sketches (row INTEGER PRIMARY KEY, data BLOB NOT NULL);
 """
 """Everything that was indexed stays as it is: a turn of before has its neighbours' words as the text of a key."""
 
-_FIFTH = """
-ALTER TABLE users ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
-CREATE INDEX open_jobs_by_user ON jobs (user, run_at, id) WHERE dead_at IS NULL;
-"""
-"""What searches hold of records is good while the revision is the same, see `ChangeLog`."""
+_FIFTH = "ALTER TABLE users ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;"
+"""What searches hold of records is good while it is the same, see `ChangeLog`."""
 
 MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH)
 """Step n leads from version n to n + 1. A step that was released is never changed."""
