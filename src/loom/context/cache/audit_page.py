@@ -20,6 +20,8 @@ BARS: Final = 360
 CHARTS: Final = 60
 """Sessions with a chart of their own, those that lost most first; the table has all of them."""
 _WIDTH, _HEIGHT, _TOP, _LEFT = 960, 190, 22, 58
+_NARROW: Final = 400
+"""The width of what is drawn for a narrow screen, on which the letters of a wide chart could not be read."""
 _FEW, _LOW = 12, 96
 """A chart of few bars is low, and they stand beside each other at its left."""
 _TWO_TIMES: Final = 300
@@ -48,6 +50,8 @@ svg { display: block; width: 100%; height: auto; } svg text { font: 11px system-
 .fresh { fill: var(--fresh); background: var(--fresh); } .lost { fill: var(--lost); color: var(--lost); }
 .unknown { fill: none; stroke: var(--dim); stroke-dasharray: 2 2; } .legend .unknown { border: 1px dashed var(--dim); }
 .missed { fill: none; stroke: var(--lost); } .axis { stroke: var(--line); } svg .lost { font-size: 13px; }
+svg.bars.narrow { display: none; } @media (max-width: 640px) { svg.bars { display: none; }
+  svg.bars.narrow { display: block; min-width: 0; } }
 .reach { fill: transparent; } svg g:hover rect { opacity: .75; } code { overflow-wrap: anywhere; }
 """
 
@@ -201,27 +205,38 @@ def requests_chart(
     """
     size = -(-len(calls) // BARS) or 1
     groups = [calls[start : start + size] for start in range(0, len(calls), size)]
+    merged = f"; each bar is the mean of {size:,} requests" if size > 1 else ""
+    label = f"{len(calls):,} requests, {sum(1 for call in calls if call.collapse):,} collapses of the cache{merged}"
+    return (
+        _bars(groups, link, label, _NARROW)
+        + _bars(groups, link, label, _WIDTH)
+        + (REQUESTS_LEGEND.format(f"<span>tokens of each prompt{escape(merged)}</span>") if legend else "")
+    )
+
+
+def _bars(
+    groups: Sequence[Sequence[AuditedCall]], link: Callable[[AuditedCall], str] | None, label: str, width: int
+) -> str:
+    """The chart in one of its widths; a page shows the one that fits."""
     top = max((_mean(group, lambda call: call.prompt) for group in groups), default=0) or 1
     height = _HEIGHT if len(groups) > _FEW else _LOW
-    room, base = _WIDTH - _LEFT - 4, _TOP + height
+    room, base = width - _LEFT - 4, _TOP + height
     step = room / max(len(groups), 2 * _FEW)
     drawn = [_bar(group, _LEFT + n * step, step, height, top) for n, group in enumerate(groups)]
     if link is not None:
         leads = [next((call for call in group if call.collapse), group[0]) for group in groups]
         drawn = [f'<a href="{escape(link(call))}">{bar}</a>' for call, bar in zip(leads, drawn, strict=True)]
-    bars = "".join(drawn)
-    label = f"{len(calls):,} requests, {sum(1 for call in calls if call.collapse):,} collapses of the cache"
-    merged = f"; each bar is the mean of {size:,} requests" if size > 1 else ""
     end = _LEFT + len(groups) * step
+    times = _times([groups[0][0], groups[-1][-1]] if groups else [], base + 16, end)
     axis = (
         f'<line class="axis" x1="{_LEFT}" x2="{end:.1f}" y1="{base}" y2="{base}"/>'
         f'<text x="{_LEFT - 6}" y="{_TOP + 8}" text-anchor="end">{_short(top)}</text>'
-        f'<text x="{_LEFT - 6}" y="{base}" text-anchor="end">0</text>{_times(calls, base + 16, end)}'
+        f'<text x="{_LEFT - 6}" y="{base}" text-anchor="end">0</text>{times}'
     )
+    kind = "bars narrow" if width == _NARROW else "bars"
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {base + 22}" role="{"group" if link else "img"}" '
-        f'aria-label="{escape(label + merged)}">{axis}{bars}</svg>'
-        + (REQUESTS_LEGEND.format(f"<span>tokens of each prompt{escape(merged)}</span>") if legend else "")
+        f'<svg class="{kind}" viewBox="0 0 {width} {base + 22}" role="{"group" if link else "img"}" '
+        f'aria-label="{escape(label)}">{axis}{"".join(drawn)}</svg>'
     )
 
 

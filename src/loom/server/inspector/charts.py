@@ -34,6 +34,8 @@ _LAYERS: Final = {
     "archived": "archive",
 }
 _WIDE: Final = 960
+_NARROW: Final = 400
+"""The width of a picture for a narrow screen; a page has both, and shows the one that fits."""
 MOST_NODES: Final = 60
 """Names in the graph, those with most facts first."""
 
@@ -436,9 +438,13 @@ def _cache_row(cache: Mapping[str, int] | None, width: int) -> str:
 
 def sections_chart(windows: Sequence[Mapping[str, int]], hrefs: Sequence[str]) -> str:
     """One bar for each request in the order of time, by section."""
+    return "".join(_section_bars(windows, hrefs, width) for width in (_NARROW, _WIDE))
+
+
+def _section_bars(windows: Sequence[Mapping[str, int]], hrefs: Sequence[str], wide: int) -> str:
     top = max((sum(sections.values()) for sections in windows), default=0) or 1
     room = 190 if len(windows) > 12 else 96
-    base, step = 22 + room, (_WIDE - 62) / max(len(windows), 24)
+    base, step = 22 + room, (wide - 62) / max(len(windows), 24)
     bars = list[str]()
     for number, (sections, href) in enumerate(zip(windows, hrefs, strict=True)):
         y, parts = float(base), list[str]()
@@ -457,8 +463,8 @@ def sections_chart(windows: Sequence[Mapping[str, int]], hrefs: Sequence[str]) -
         f'<text x="52" y="{base}" text-anchor="end">0</text>'
     )
     return (
-        f'<svg viewBox="0 0 {_WIDE} {base + 6}" role="group" aria-label="{len(windows):,} requests by section">{axis}'
-        f"{''.join(bars)}</svg>"
+        f'<svg class="bars{" narrow" if wide == _NARROW else ""}" viewBox="0 0 {wide} {base + 6}" role="group" '
+        f'aria-label="{len(windows):,} requests by section">{axis}{"".join(bars)}</svg>'
     )
 
 
@@ -513,8 +519,20 @@ def line_chart(marks: Sequence[LineMark], *, points: Sequence[int], branches: Se
     `points` are the positions of checkpoints. Of more entries than there is room for, neighbours share a column.
     """
     size = -(-len(marks) // _COLUMNS) or 1
+    shared = f"each column is {size} entries" if size > 1 else ""
+    return "".join(_line(marks, points, branches, size, width) for width in (_NARROW, _WIDE)) + (
+        '<p class="legend"><span><i class="m-user"></i>user</span><span><i class="m-assistant"></i>assistant</span>'
+        '<span><i class="m-tool"></i>tool</span>'
+        '<span><b aria-hidden="true">\N{BLACK DOWN-POINTING TRIANGLE}</b> compaction</span>'
+        '<span><i class="m-covered"></i>covered by it</span><span><i class="m-point"></i>checkpoint</span>'
+        f'<span><b aria-hidden="true">\N{RIGHTWARDS ARROW}</b> fork</span><span>{shared}</span></p>'
+    )
+
+
+def _line(marks: Sequence[LineMark], points: Sequence[int], branches: Sequence[Branch], size: int, width: int) -> str:
+    """The line in one of its widths, with so many entries in a column."""
     columns = [marks[start : start + size] for start in range(0, len(marks), size)]
-    step = min((_WIDE - 40) / max(len(columns), 1), 26.0)
+    step = min((width - 40) / max(len(columns), 1), 26.0)
 
     def place(position: float) -> float:
         return 20 + position / size * step
@@ -529,21 +547,18 @@ def line_chart(marks: Sequence[LineMark], *, points: Sequence[int], branches: Se
     parts += (f'<path class="point" d="M{place(position):.1f} 58 v8"/>' for position in distinct.values())
     for number, branch in enumerate(branches[:_BRANCHES]):
         y, x = 92 + number * 22, place(branch.after)
+        words = _cut(branch.name, 22 if width == _NARROW else 34)
+        beside = f'x="{x + 28:.1f}"' if x + 28 + 8 * len(words) < width else f'x="{x - 8:.1f}" text-anchor="end"'
         parts.append(
             f'<a href="{escape(branch.href)}"><g><title>{escape(branch.name)}</title>'
             f'<path class="branch" d="M{x:.1f} 66 V{y - 12} q0 8 8 8 h14 m-6 -5 l6 5 l-6 5"/>'
-            f'<text x="{min(x + 28, _WIDE - 260):.1f}" y="{y}">{escape(_cut(branch.name, 34))}</text></g></a>'
+            f'<text {beside} y="{y}">{escape(words)}</text></g></a>'
         )
     height = 78 + 22 * min(len(branches), _BRANCHES)
-    shared = f"each column is {size} entries" if size > 1 else ""
     about = f"{len(marks):,} entries, {len(points):,} checkpoints, {len(branches):,} forks"
+    kind = "line narrow" if width == _NARROW else "line"
     return (
-        f'<svg class="line" viewBox="0 0 {_WIDE} {height}" role="group" aria-label="{about}">{"".join(parts)}</svg>'
-        '<p class="legend"><span><i class="m-user"></i>user</span><span><i class="m-assistant"></i>assistant</span>'
-        '<span><i class="m-tool"></i>tool</span>'
-        '<span><b aria-hidden="true">\N{BLACK DOWN-POINTING TRIANGLE}</b> compaction</span>'
-        '<span><i class="m-covered"></i>covered by it</span><span><i class="m-point"></i>checkpoint</span>'
-        f'<span><b aria-hidden="true">\N{RIGHTWARDS ARROW}</b> fork</span><span>{shared}</span></p>'
+        f'<svg class="{kind}" viewBox="0 0 {width} {height}" role="group" aria-label="{about}">{"".join(parts)}</svg>'
     )
 
 

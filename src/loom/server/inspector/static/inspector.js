@@ -115,13 +115,14 @@ for (const name of ["pointerup", "pointercancel"]) document.addEventListener(nam
 
 class WindowBar extends HTMLElement {
   connectedCallback() {
-    if (this.detail || !this.querySelector("svg")) return;
+    const pictures = [...this.querySelectorAll("svg")]; // of one for wide and one for narrow screens, one is shown
+    if (this.detail || !pictures.length) return;
     this.parts = [...this.querySelectorAll("svg title")].map((title) => title.closest("a") || title.parentNode);
     if (!this.parts.length) return;
     this.detail = document.createElement("p");
     this.detail.className = "detail";
     this.detail.setAttribute("role", "status");
-    this.querySelector("svg").after(this.detail);
+    pictures[pictures.length - 1].after(this.detail);
     for (const part of this.parts) {
       if (part.tagName !== "a") {
         part.setAttribute("role", "img");
@@ -129,9 +130,11 @@ class WindowBar extends HTMLElement {
       }
       part.setAttribute("tabindex", "-1");
     }
-    const svg = this.querySelector("svg");
-    if (svg.getAttribute("role") === "img") svg.setAttribute("role", "group");
-    this.parts[0].setAttribute("tabindex", "0");
+    for (const svg of pictures) {
+      if (svg.getAttribute("role") === "img") svg.setAttribute("role", "group");
+      const first = this.parts.find((part) => svg.contains(part));
+      if (first) first.setAttribute("tabindex", "0");
+    }
     this.addEventListener("keydown", (event) => this.move(event));
     this.addEventListener("focusin", (event) => this.tell(event.target));
     this.addEventListener("pointerover", (event) => this.tell(event.target));
@@ -152,14 +155,16 @@ class WindowBar extends HTMLElement {
   }
 
   move(event) {
-    const at = this.parts.indexOf(this.partOf(event.target));
+    const svg = event.target.closest("svg");
+    const parts = this.parts.filter((part) => svg && svg.contains(part));
+    const at = parts.indexOf(this.partOf(event.target));
     if (at < 0) return;
-    const last = this.parts.length - 1;
+    const last = parts.length - 1;
     const steps = { ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1, Home: 0, End: last };
     if (!(event.key in steps)) return;
     event.preventDefault();
-    const next = this.parts[Math.min(Math.max(steps[event.key], 0), last)];
-    this.parts[at].setAttribute("tabindex", "-1");
+    const next = parts[Math.min(Math.max(steps[event.key], 0), last)];
+    parts[at].setAttribute("tabindex", "-1");
     next.setAttribute("tabindex", "0");
     next.focus();
   }
