@@ -265,7 +265,7 @@ class _Direct:
             "recall": _Way(recall, "read", RecallIn, TypeAdapter(RecalledOut)),
         }
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: _Message, receive: Receive, send: Send) -> None:
         """Answer, or let the framework answer."""
         found = _DIRECT.fullmatch(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
         if found is None or len(found[1]) > MAX_ID_BYTES:
@@ -283,14 +283,7 @@ class _Direct:
 
         await self.framework(scope, again, send)
 
-    async def _answer(
-        self,
-        scope: MutableMapping[str, Any],
-        messages: list[MutableMapping[str, Any]],
-        send: Send,
-        way: _Way,
-        user: str,
-    ) -> bool:
+    async def _answer(self, scope: _Message, messages: list[_Message], send: Send, way: _Way, user: str) -> bool:
         """Whether the request was answered; nothing was done for it if not."""
         scope["app"] = self.framework
         request = Request(scope)
@@ -306,6 +299,7 @@ class _Direct:
         scope["route"] = way.route
         try:
             done = await way.route.endpoint(caller, body, *([key] if way.takes_key else []))
+            content = way.answer.dump_json(done)
         except Exception as error:
             handlers: dict[Any, Any] = self.framework.exception_handlers
             handler = next(handlers[kind] for kind in type(error).__mro__ if kind in handlers)
@@ -314,7 +308,6 @@ class _Direct:
             if handler is handlers[Exception]:
                 raise
             return True
-        content = way.answer.dump_json(done)
         headers = [(b"content-length", b"%d" % len(content)), (b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": way.route.status_code or 200, "headers": headers})
         await send({"type": "http.response.body", "body": content})

@@ -231,7 +231,7 @@ class Writer:
         return future.result()
 
     def _note(self, loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
-        """A future is done: by the thread that writes, or it was before anybody waited for it."""
+        """A future is done: by the thread that writes; or in that of the loop, done before or cancelled now."""
         if threading.current_thread() is self._thread:
             self._to_wake.setdefault(loop, []).append(waiter)
         else:
