@@ -120,12 +120,12 @@ async def test_a_view_from_before_a_change_does_not_see_it(store: SqliteStore) -
             request = search._request(1, ALICE, QUERY, START)
             return search._Rows(db, request, known).of([4, 5])
 
+    seen = list[list[Any]]()
+
+    async def view() -> None:
+        seen.append(await store._view(old_view))
+
     async with anyio.create_task_group() as group:
-        seen = list[list[Any]]()
-
-        async def view() -> None:
-            seen.append(await store._view(old_view))
-
         group.start_soon(view)
         await anyio.to_thread.run_sync(started.wait)
         await store.delete(ALICE, "e4")
