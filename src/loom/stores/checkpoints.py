@@ -248,6 +248,11 @@ class BaseCheckpointStore(ABC):
         be run again from the start. A step that only reads makes nothing, neither a file nor a row.
         """
 
+    async def _find(self, user: Scope, session_id: str, id: str | None) -> Saved[Any] | None:
+        """The save of this id, or the one last saved: the step that every turn begins with."""
+        (found,) = await self._step(user, lambda port: port.find(session_id, id), writes=False)
+        return found
+
     async def _erase(self, scope: Scope, action: Action[Removed]) -> tuple[Removed, tuple[str, ...]]:
         """Like a step that writes; the texts say what is still pending."""
         removed = await self._step(scope, action, writes=True)
@@ -282,7 +287,7 @@ class BaseCheckpointStore(ABC):
         conversation is.
         """
         user, session_id = _session_of(scope)
-        (found,) = await self._step(user, lambda port: port.find(session_id, id), writes=False)
+        found = await self._find(user, session_id, id)
         if found is None or not isinstance(scope, str):
             return None if found is None else found.checkpoint
         log = await self._step(user, lambda port: port.log(session_id, found.checkpoint.id, NO_BODIES), writes=False)

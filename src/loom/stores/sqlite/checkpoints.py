@@ -115,6 +115,13 @@ class SqliteCheckpointStore(BaseCheckpointStore):
         run = self._file.commit if writes else self._file.view
         return await run(lambda db: run_here(action(_SqliteSaves(db, scope))))
 
+    async def _find(self, user: Scope, session_id: str, id: str | None) -> Saved[int] | None:
+        def find(db: Database) -> list[Saved[int] | None]:
+            return run_here(_SqliteSaves(db, user).find(session_id, id))
+
+        (found,) = await self._file.view(find, ("save", user.namespace, user.user_id))
+        return found
+
     async def _erase(self, scope: Scope, action: Action[Removed]) -> tuple[Removed, tuple[str, ...]]:
         return await self._file.erase(lambda db: run_here(action(_SqliteSaves(db, scope))))
 

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 from zlib import crc32
 
@@ -76,6 +78,38 @@ def connect(path: str, *, synchronous: str = "FULL", cache_kibibytes: int = 8_00
     return db
 
 
+class MustWait(StoreUnavailable):
+    """A read that may not wait needs what another thread or process holds; it is repeated where it may."""
+
+
+class _Reading(threading.local):
+    may_wait = True
+
+
+_READING = _Reading()
+
+
+@contextmanager
+def at_once() -> Generator[None]:
+    """In this thread nothing is waited for while the block lasts: what is held raises MustWait."""
+    _READING.may_wait = False
+    try:
+        yield
+    finally:
+        _READING.may_wait = True
+
+
+@contextmanager
+def holding(lock: Lock) -> Generator[None]:
+    """Hold a lock that another thread may hold for long."""
+    if not lock.acquire(blocking=_READING.may_wait):
+        raise MustWait("another thread reads the same user")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def patiently(action: Callable[[], _T], *, seconds: float = DEADLINE_SECONDS) -> _T:
     """Do it, and again while the file is busy, until the deadline."""
     deadline = time.monotonic() + seconds
@@ -83,7 +117,7 @@ def patiently(action: Callable[[], _T], *, seconds: float = DEADLINE_SECONDS) ->
         try:
             return action()
         except (apsw.BusyError, apsw.LockedError):
-            if time.monotonic() >= deadline:
+            if not _READING.may_wait or time.monotonic() >= deadline:
                 raise
             time.sleep(0.005)
 
@@ -102,6 +136,8 @@ def translate_errors(path: str) -> Generator[None]:
         with damage_at(path, verify=f"sqlite:{path}"):
             yield
     except (apsw.BusyError, apsw.LockedError) as error:
+        if not _READING.may_wait:
+            raise MustWait(f"{path} is held by another process") from error
         raise StoreUnavailable(
             f"{path} was held by another process for {DEADLINE_SECONDS:.0f} s; try again, or look who holds it"
         ) from error

@@ -7,6 +7,7 @@ import os
 import queue
 import sys
 import threading
+import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
@@ -17,12 +18,12 @@ from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import anyio.to_thread
 import apsw
 from anyio import CapacityLimiter
-from anyio.lowlevel import RunVar
+from anyio.lowlevel import RunVar, checkpoint
 
 from loom.core.checks import check_text
 from loom.core.threads import in_thread, may_block, renew_lock_after_fork
@@ -33,6 +34,8 @@ from loom.stores.sqlite.connection import (
     SYNCHRONOUS,
     Database,
     Durability,
+    MustWait,
+    at_once,
     connect,
     number_of,
     one,
@@ -62,6 +65,34 @@ def _limiter() -> CapacityLimiter:
     return made
 
 
+_QUICK = 0.005
+"""Seconds: a read that took no longer the last time is done on the event loop, without a thread. A turn has four reads
+of half a millisecond to three, and handing one to a thread and its rows back costs up to half a millisecond."""
+_MOST_KNOWN = 4_096
+
+What: TypeAlias = tuple[str, ...]
+"""What a read is of: the same for reads that take about as long as each other."""
+
+
+class Pace:
+    """How long reads took the last time, by what they are of."""
+
+    __slots__ = ("_seconds",)
+
+    def __init__(self) -> None:
+        self._seconds: dict[What, float] = {}
+
+    def is_quick(self, what: What) -> bool:
+        """Whether the last read of this was quick; one that is not known yet is not."""
+        return self._seconds.get(what, _QUICK + 1) <= _QUICK
+
+    def note(self, what: What, seconds: float) -> None:
+        """Note how long a read of this took."""
+        if len(self._seconds) >= _MOST_KNOWN:
+            self._seconds.clear()
+        self._seconds[what] = seconds
+
+
 class Readers:
     """Runs reads on a snapshot of the file, any number at once."""
 
@@ -75,17 +106,38 @@ class Readers:
 
     def run(self, action: Callable[[Database], _T]) -> _T:
         """What `action` returns for one consistent view of the file."""
+        db = self._taken() or connect(self._path)
+        outcome = self._seen(db, action)
+        self._give_back(db)
+        return outcome
+
+    def run_at_once(self, action: Callable[[Database], _T]) -> _T:
+        """The same, but nothing is waited for.
+
+        Raises:
+            MustWait: another thread or process holds what is needed, or no connection is open.
+        """
+        db = self._taken()
+        if db is None:
+            raise MustWait("no connection is open")
+        db.set_busy_timeout(0)
+        with at_once():
+            outcome = self._seen(db, action)
+        db.set_busy_timeout(BUSY_MILLISECONDS)
+        self._give_back(db)
+        return outcome
+
+    def _taken(self) -> Database | None:
         with self._lock:
-            db = self._idle.pop() if self._idle else None
-        db = db or connect(self._path)
+            return self._idle.pop() if self._idle else None
+
+    def _seen(self, db: Database, action: Callable[[Database], _T]) -> _T:
         try:
             with translate_errors(self._path), snapshot(db):
-                outcome = action(db)
+                return action(db)
         except BaseException:
             db.close()  # whatever it was, a cursor or a transaction may still be open
             raise
-        self._give_back(db)
-        return outcome
 
     def _give_back(self, db: Database) -> None:
         with self._lock:
@@ -466,6 +518,7 @@ class SqliteFile:
         renew_lock_after_fork(self, "_opening")
         self._writer: Writer | None = None
         self._readers = Readers(self.path)
+        self._pace = Pace()
         self._is_closed = False
 
     @property
@@ -486,12 +539,27 @@ class SqliteFile:
         writer.check_process()
         return writer
 
-    async def view(self, action: Callable[[Database], _T]) -> _T:
-        """What `action` returns for one consistent view of the file."""
+    async def view(self, action: Callable[[Database], _T], what: What | None = None) -> _T:
+        """What `action` returns for one consistent view of the file.
+
+        Where it is said what is read, and that was quick the last time, it is read on the event loop.
+        """
         writer = await self.opened()
         if self.is_in_memory:  # another connection would be another database
             return await writer.done(writer.submit(action))
-        return await in_thread(partial(self._readers.run, action), _limiter)
+        if what is None or may_block():
+            return await in_thread(partial(self._readers.run, action), _limiter)
+        if self._pace.is_quick(what):
+            await checkpoint()  # other tasks go on between many reads
+            with suppress(MustWait):
+                return self._paced(what, partial(self._readers.run_at_once, action))
+        return await in_thread(partial(self._paced, what, partial(self._readers.run, action)), _limiter)
+
+    def _paced(self, what: What, read: Callable[[], _T]) -> _T:
+        start = time.perf_counter()
+        outcome = read()
+        self._pace.note(what, time.perf_counter() - start)
+        return outcome
 
     async def commit(self, action: Callable[[Database], _T]) -> _T:
         """What `action` returns, after the transaction that holds its changes is durable."""

@@ -54,6 +54,7 @@ from loom.stores.sqlite.connection import (
     Sizes,
     find_rows,
     from_row,
+    holding,
     number_of,
     one,
     row_of,
@@ -696,7 +697,7 @@ class SearchCache:
     def current(self, db: Database, user: int, sizes: Sizes) -> Generator[_Held]:
         """The newest texts of the user as of this view, and who follows whom, which may be newer than the view."""
         held = self._of(user)
-        with held.lock:
+        with holding(held.lock):
             held.update_words(db, user, sizes)
             yield held
         self._shrink(user, held)
@@ -705,7 +706,7 @@ class SearchCache:
     def rows(self, user: int, sizes: Sizes) -> Generator[KnownRows]:
         """The rows of the user that searches looked at and that are the same in this view, to look up and to add to."""
         held = self._of(user)
-        with held.lock:
+        with holding(held.lock):
             known = held.rows
             gone = self._changes(user, known.revision, sizes.revision)
             if known.revision > sizes.revision:
@@ -733,7 +734,7 @@ class SearchCache:
         query = direction(vector, None if bound is None else bound[1])
         held = self._of(user)
         # A user with many vectors takes a while to load, and no other user has to wait for that.
-        with held.lock:
+        with holding(held.lock):
             held.update(db, user, bound, sizes)
             numbers, likeness, is_exact = held.vectors.numbers, held.vectors.likeness(), held.vectors.is_exact
         self._shrink(user, held)

@@ -338,7 +338,7 @@ class SqliteStore(BaseMemoryStore):
 
         if self._touches.asked_for_by(query.where):
             await self._commit(self._touches.write)
-        found, columns, held = await self._view(_of_user(scope, find, ([], NO_HITS, 0)))
+        found, columns, held = await self._view(_of_user(scope, find, ([], NO_HITS, 0)), ("search", *base.owner(scope)))
         touches = self._touches.of(scope)
 
         def read(place: int) -> Record:
@@ -383,7 +383,7 @@ class SqliteStore(BaseMemoryStore):
             found = [records.select(db, user, scope, where=where, known=known) for where in wheres]
             return Together(epoch_of(db, scope), found)
 
-        epoch, lists = await self._view(read)
+        epoch, lists = await self._view(read, ("lists", str(len(wheres)), *base.owner(scope)))
         return Together(epoch, [self._touches.shown_on(scope, found) for found in lists])
 
     async def _count(self, scope: Scope, where: Filter | None) -> int:

@@ -1,0 +1,141 @@
+"""Reads of a SQLite file that were quick the last time are done on the event loop, and wait for nothing there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import anyio
+import apsw
+import pytest
+
+from loom import open_memory
+from loom.stores.sqlite.connection import Database, holding
+from loom.stores.sqlite.file import SqliteFile
+from loom.stores.sqlite.store import SqliteStore
+
+pytestmark = pytest.mark.anyio
+
+WHAT = ("list", "alice")
+QUICK, SLOW = 0.0, 1.0
+
+
+@pytest.fixture
+async def file(tmp_path: Path) -> AsyncIterator[SqliteFile]:
+    file = SqliteFile(tmp_path / "x.db")
+    await file.view(lambda db: db.execute("SELECT 1").fetchall())  # leaves an open connection
+    yield file
+    await file.aclose()
+
+
+def thread(_: Database) -> int:
+    return threading.get_ident()
+
+
+async def test_a_read_runs_where_it_was_quick_enough_to_run(file):
+    here = threading.get_ident()
+    assert await file.view(thread) != here
+    assert await file.view(thread, WHAT) != here, "nothing is known of it"
+    file._pace.note(WHAT, QUICK)
+    assert await file.view(thread, WHAT) == here
+    assert await file.view(thread, ("list", "bob")) != here, "of another user nothing is known"
+    file._pace.note(WHAT, SLOW)
+    assert await file.view(thread, WHAT) != here
+
+
+async def test_how_long_a_read_took_decides_where_the_next_one_runs(file):
+    assert not file._pace.is_quick(WHAT)
+    await file.view(thread, WHAT)
+    assert file._pace._seconds[WHAT] > 0
+    file._pace.note(WHAT, QUICK)
+    await file.view(thread, WHAT)
+    assert file._pace._seconds[WHAT] > 0, "measured on the event loop, too"
+
+
+async def test_how_many_paces_are_known_is_bounded(file):
+    for number in range(10_000):
+        file._pace.note((str(number),), QUICK)
+    assert len(file._pace._seconds) <= 4096
+    assert file._pace.is_quick(("9999",))
+
+
+def refused(error: Callable[[], Exception]) -> Callable[[Database], int]:
+    """A read that fails on the event loop."""
+    here = threading.get_ident()
+
+    def read(db: Database) -> int:
+        if threading.get_ident() == here:
+            raise error()
+        return thread(db)
+
+    return read
+
+
+@pytest.mark.parametrize("error", [apsw.BusyError, apsw.LockedError])
+async def test_what_another_process_holds_is_waited_for_in_a_thread(file, error):
+    file._pace.note(WHAT, QUICK)
+    assert await file.view(refused(error), WHAT) != threading.get_ident()
+    assert await file.view(thread, WHAT), "the connections are sound"
+
+
+async def test_an_error_on_the_event_loop_is_the_error_of_the_read(file):
+    file._pace.note(WHAT, QUICK)
+    with pytest.raises(ZeroDivisionError):
+        await file.view(refused(ZeroDivisionError), WHAT)
+    assert await file.view(thread, WHAT)
+
+
+async def test_a_lock_is_waited_for_in_a_thread(file):
+    lock, asked = threading.Lock(), anyio.Event()
+    file._pace.note(WHAT, QUICK)
+    places: list[int] = []
+
+    def read(db: Database) -> int:
+        places.append(thread(db))
+        with holding(lock):
+            return places[-1]
+
+    async def ask() -> None:
+        assert await file.view(read, WHAT) != threading.get_ident()
+        asked.set()
+
+    with lock:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            while len(places) < 2:
+                await anyio.lowlevel.checkpoint()  # the event loop goes on
+            assert not asked.is_set()
+            lock.release()
+            await asked.wait()
+            lock.acquire()
+    assert places[0] == threading.get_ident() != places[1]
+
+
+async def test_other_tasks_go_on_between_many_quick_reads(file):
+    done = False
+
+    async def other() -> None:
+        nonlocal done
+        done = True
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(other)
+        for _ in range(10):
+            file._pace.note(WHAT, QUICK)
+            await file.view(thread, WHAT)
+        assert done
+
+
+async def test_what_is_found_is_the_same_on_the_event_loop_and_in_a_thread(tmp_path):
+    async with open_memory(f"sqlite:{tmp_path}/x.db") as memory:
+        store = memory.store
+        assert isinstance(store, SqliteStore)
+        for number in range(30):
+            await memory.remember(f"Plum {number} grows in garden {number % 7}.", user_id="alice", session_id="s")
+        found = []
+        for seconds in (SLOW, QUICK):
+            store._file._pace.note(("search", "default", "alice"), seconds)
+            hits = (await memory.recall("Which plum grows in garden 3?", user_id="alice", limit=20)).hits
+            found.append([(hit.item.id, hit.score, dict(hit.why)) for hit in hits])
+        assert found[0] == found[1] != []
