@@ -494,11 +494,8 @@ def by_score(scores: NDArray[np.floating[Any]], size: int) -> Iterator[NDArray[n
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
-EXACT_NUMBERS = 2**25
-"""Up to this many numbers (131,072 vectors of 256) all are compared, in 128 MiB; `benchmarks/README.md` says why."""
-READ_AT_ONCE = 2**21
-"""Of more numbers than this (8,192 vectors of 256), which take tens of milliseconds to read, stored sketches are read
-first; the vectors follow, a quarter of it at each search, until all of them are compared."""
+EXACT_NUMBERS = 2**22
+"""Up to this many numbers (16,384 vectors of 256) all are compared, in 16 MiB; `benchmarks/README.md` says why."""
 
 _DIGITS = 6
 
@@ -532,10 +529,6 @@ class Vectors:
     def numbers(self) -> Numbers:
         """The number of each vector."""
         return self._numbers[: self._count]
-
-    def reserve(self, count: int) -> None:
-        """Make room for so many vectors, which are to be compared exactly."""
-        self._matrix = _roomy(self._matrix, count, axis=0)
 
     def append(self, numbers: list[int], block: Float32s) -> None:
         """Add vectors; where they are more than `exact_numbers`, the sketches of all are kept in their place."""

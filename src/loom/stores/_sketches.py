@@ -26,16 +26,36 @@ SHIPPED = 256
 PLANES = Path(__file__).with_name("data") / "planes.npy"
 """The planes for vectors of this dimension, which take some 30 ms to make."""
 _BLOCK = 4096
+_LIKELIEST = 1_000
+"""How many vectors are estimated twice: without that, 1,000 would have to be read to have the nearest hundred."""
+_MOST = 8
+_SIDES: Float32s = np.unpackbits(np.arange(256, dtype=np.uint8)[:, np.newaxis], axis=1).astype(np.float32) * 2 - 1
+"""For each value of a byte, the sides that its bits stand for: 1 and -1."""
 _COSINES = np.cos(np.pi * np.arange(_BITS + 1) / _BITS).astype(np.float32)
 
 
 def estimated_cosines(sketches: SketchWords, query: Float32s) -> Float32s:
-    """The cosine of each vector to the query, as the bits tell in which their sketches differ."""
+    """The cosine of each vector to the query: roughly by the bits that differ, and better for the likeliest."""
     differing = np.zeros(sketches.shape[1], np.uint16)
-    asked = _packed(np.vecdot(_planes(len(query)), query)[np.newaxis])
+    products = np.vecdot(_planes(len(query)), query)
+    asked = _packed(products[np.newaxis])
     for words, word in zip(sketches, asked[:, 0], strict=True):
         differing += np.bitwise_count(words ^ word)
-    return _COSINES[differing]
+    estimates = _COSINES[differing]
+    if len(estimates) > _LIKELIEST:
+        last = np.partition(estimates, -_LIKELIEST)[-_LIKELIEST]
+        likeliest = np.flatnonzero(estimates >= last)  # equal vectors stay equal
+        if len(likeliest) <= _MOST * _LIKELIEST:
+            estimates[likeliest] = _weighed(sketches[:, likeliest], products)
+    return estimates
+
+
+def _weighed(sketches: SketchWords, products: Float32s) -> Float32s:
+    """Better estimates: a plane counts by how far the query is from it. They take a hundred times as long."""
+    sides = np.ascontiguousarray(sketches.T).view(np.uint8)
+    # What each byte of a sketch adds, for each value it may have.
+    added: Float32s = np.vecdot(products.reshape(-1, 1, 8), _SIDES) / np.abs(products).sum()
+    return added[np.arange(_BITS // 8), sides].sum(axis=1, dtype=np.float32)
 
 
 def sketched(matrix: Float32s) -> SketchWords:

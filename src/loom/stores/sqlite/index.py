@@ -7,7 +7,6 @@ import json
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import groupby, islice
 from struct import Struct
 from threading import Lock
@@ -30,7 +29,6 @@ from loom.stores._search import (
     LINKS,
     MOST,
     OWN,
-    READ_AT_ONCE,
     Numbers,
     Place,
     PostingPart,
@@ -543,16 +541,7 @@ def compared(db: Database, user: int, numbers: Numbers, vector: Vector) -> tuple
     return np.asarray([row for row, _ in found], np.int64) - row_of(user, 0), cosines(matrix, query)
 
 
-@dataclass(slots=True)
-class _Filling:
-    """Vectors that are read a few at a time: as of which removals, and up to which."""
-
-    vectors: Vectors
-    gone: int
-    last: int = 0
-
-
-_NEW_VECTORS = "SELECT number, row, data FROM vectors WHERE user = ? AND number > ? ORDER BY number LIMIT ?"
+_NEW_VECTORS = "SELECT number, row, data FROM vectors WHERE user = ? AND number > ? ORDER BY number"
 
 
 class _Held:
@@ -564,7 +553,7 @@ class _Held:
     """
 
     __slots__ = (
-        "bound", "chain", "counted", "exact", "gone", "last", "linked", "lock", "records", "rows", "tail", "vectors",
+        "bound", "chain", "counted", "gone", "last", "linked", "lock", "records", "rows", "tail", "vectors",
     )  # fmt: skip
 
     def __init__(self, exact_numbers: int) -> None:
@@ -575,7 +564,6 @@ class _Held:
         self.gone = 0
         self.last = 0
         self.vectors = Vectors(0, exact_numbers=exact_numbers)
-        self.exact: _Filling | None = None
         self.linked: int = -1
         self.chain = TurnOrder(np.zeros(0, LINKS))
         self.tail = NewestTexts()
@@ -585,9 +573,8 @@ class _Held:
     @property
     def nbytes(self) -> int:
         """How much memory it takes."""
-        filling = 0 if self.exact is None else self.exact.vectors.nbytes
         texts = _TAIL_BYTES * self.tail.chars + _ROW_BYTES * (len(self.rows) + 2 * len(self.records))
-        return self.vectors.nbytes + filling + self.chain.nbytes + texts
+        return self.vectors.nbytes + self.chain.nbytes + texts
 
     def update_words(self, db: Database, user: int, sizes: Sizes) -> None:
         """Bring in the turns that were written since; start anew where others changed."""
@@ -607,15 +594,12 @@ class _Held:
         missing = abs(gone - self.gone)
         allowed = 0 if self.vectors.is_exact else len(self.vectors) * _MOST_GONE
         are_many = self.vectors.is_exact and sizes.indexed * size > exact_numbers
-        is_new = bound != self.bound or missing > allowed or are_many
-        if is_new:
+        if bound != self.bound or missing > allowed or are_many:
             self.bound, self.gone, self.last = bound, gone, 0
-            self.vectors, self.exact = Vectors(size, exact_numbers=exact_numbers), None
-            if sizes.indexed * size > min(exact_numbers, READ_AT_ONCE):
+            self.vectors = Vectors(size, exact_numbers=exact_numbers)
+            if sizes.indexed * size > exact_numbers:
                 self._load_sketches(db, user, sizes)
-        self.last = self._append(self.vectors, db.execute(_NEW_VECTORS, (user, self.last, -1))) or self.last
-        if not is_new and not self.vectors.is_exact and len(self.vectors) * size <= exact_numbers:
-            self._fill(db, user, gone)
+        self.last = self._append(self.vectors, db.execute(_NEW_VECTORS, (user, self.last))) or self.last
 
     def _append(self, vectors: Vectors, found: Iterable[Row]) -> int:
         """Bring in vectors; returns the number of the last one, 0 where there is none."""
@@ -625,17 +609,6 @@ class _Held:
             vectors.append([number_of(row) for _, row, _ in page], block)
             last = page[-1][0]
         return last
-
-    def _fill(self, db: Database, user: int, gone: int) -> None:
-        """Read some more of the vectors that only sketches are held of; when all are there, they take their place."""
-        if self.exact is None or self.exact.gone != gone:
-            self.exact = _Filling(Vectors(self.bound[1] if self.bound else 0), gone)
-            self.exact.vectors.reserve(len(self.vectors))
-        many = max(1, READ_AT_ONCE // 4 // (self.bound[1] if self.bound else 1))
-        last = self._append(self.exact.vectors, db.execute(_NEW_VECTORS, (user, self.exact.last, many)))
-        self.exact.last = last or self.exact.last
-        if self.exact.last >= self.last:
-            self.vectors, self.gone, self.exact = self.exact.vectors, gone, None
 
     def _load_sketches(self, db: Database, user: int, sizes: Sizes) -> None:
         """Bring in the sketches that are stored, and the vectors of the newest numbers and of others without one."""

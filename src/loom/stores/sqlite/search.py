@@ -51,8 +51,8 @@ _TO_SPARE = 20
 """How many more than asked for are looked at first: some may not fit."""
 
 # Where cosines are estimates: how many are compared exactly, and how far ahead of them the hits must be.
-_LIKELIEST = 1000
-_LIKELIEST_FOR_EACH = 5
+_LIKELIEST = 200
+_LIKELIEST_FOR_EACH = 4
 _MOST_GROUPS = 2
 _AHEAD = 4
 

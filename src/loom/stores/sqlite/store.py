@@ -263,7 +263,7 @@ class SqliteStore(BaseMemoryStore):
     Several stores, threads and processes may share a file. Opened at the first use, or by `async with`.
     `durability="full"` survives a power cut after every acknowledged write; `"fast"` survives the end of the process,
     and a power cut may take the last writes. `":memory:"` keeps everything in memory. Of a user with many vectors (more
-    than 131,072 of 256 numbers) only sketches are kept in memory: they choose candidates, which are compared exactly.
+    than 16,384 of 256 numbers) only sketches are kept in memory: they choose candidates, which are compared exactly.
     What is kept of users' vectors and conversations takes at most `vector_cache_bytes` between searches. With
     `make_folder` the folder of a new file is made with it.
     """
