@@ -57,6 +57,18 @@ def test_the_nearest_are_among_the_likeliest():
     assert np.mean(found) >= 0.99
 
 
+def test_the_nearest_hundred_are_among_the_four_hundred_likeliest():
+    made = some_vectors(2, 30_020, 256)
+    matrix, asked = made[:30_000], made[30_000:]
+    likeness = filled(matrix, step=4096, exact_numbers=0).likeness()
+    found = []
+    for query in asked:
+        likeliest = np.argsort(-likeness(query))[:400]
+        nearest = np.argsort(-cosines(matrix, query))[:100]
+        found.append(len(set(nearest) & set(likeliest)) / 100)
+    assert np.mean(found) >= 0.98
+
+
 def test_many_vectors_take_a_tenth_of_their_size():
     matrix = some_vectors(4, 10_000, 256)
     few, many = filled(matrix, step=1000, exact_numbers=10**9), filled(matrix, step=1000, exact_numbers=256 * 5_000)
