@@ -95,7 +95,7 @@ class Meter:
         return counts
 
     def _count(self, window: Window) -> int:
-        return self._tools(window) + sum(map(self._chain, window.heads))
+        return self._tools(window) + sum(self._chain(head) for head in window.heads if head is not None)
 
     def _tools(self, window: Window) -> int:
         known, tokens = self._tools_counted
