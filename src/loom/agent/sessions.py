@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -38,7 +38,7 @@ class _OpenSession:
     session: Session
     # An abandoned stream is closed in another task than the one that began it, and a lock may only be released by the
     # task that acquired it.
-    free: Semaphore = field(default_factory=lambda: Semaphore(1))
+    free: Semaphore = field(default_factory=lambda: Semaphore(1, fast_acquire=True))
     user: int | None = None
 
     @asynccontextmanager
@@ -46,7 +46,7 @@ class _OpenSession:
         """Wait until no other task uses it, and use it."""
         task = get_current_task().id
         try:
-            with fail_after(_LEAVING if self.user == task else None):
+            with fail_after(_LEAVING) if self.user == task else nullcontext():
                 await self.free.acquire()
         except TimeoutError as error:
             raise UsageError(

@@ -355,7 +355,7 @@ class Compiler:
         return self._next_turn() or self._all_sections()
 
     def _next_turn(self) -> Window | None:
-        """The window, if nothing happened since the last but that the conversation grew by plain entries.
+        """The window, if nothing happened since the last but that the conversation and `step` gained plain entries.
 
         That is the common case by far, and this makes it cost the same however long the conversation is.
         """
@@ -363,12 +363,17 @@ class Compiler:
         convo, cursors = host.sections[CONVO], sent.cursors[CONVO]
         # Each condition below names something that reaches beyond the new entries: other sections, visitors, files,
         # edits, the pairing of tool calls, void thinking, dedup across sections, the order of tools.
-        if host.dirty != 1 << CONVO or host.watchful or sent.graph != host.graph_revision() or convo not in cursors:
+        if (
+            host.dirty & _ALL != 1 << CONVO
+            or host.watchful
+            or sent.graph != host.graph_revision()
+            or convo not in cursors
+        ):
             return None
         edits, start = cursors[convo]
         if edits != convo.edits or convo.uses_tools or convo.thinks or host.shares or host.tools or sent.tools:
             return None
-        if host.sections[CONVO + 1].entries or host.sections[CONVO + 2].entries:
+        if host.sections[CONVO + 2].entries:
             return None
         sources = tuple(convo.entries[start:])
         head = Run(sent.heads[CONVO], "convo", host.name, sources, sources)  # pyright: ignore[reportArgumentType]
@@ -376,7 +381,9 @@ class Compiler:
         heads[CONVO], all_cursors[CONVO] = head, {convo: (edits, start + len(sources))}
         draft = CompileState(heads, all_cursors, sent.views, (), (), sent.void, sent.graph, sent.hidden)
         draft.revision, draft.number = host.revision, sent.number
-        return Window(host.name, (*heads, None, None), past=sent.past, void=sent.void, draft=draft)
+        step = self._volatile("step", host.contributors(), KnownContent({}, {}), None)
+        draft.tail, draft.step = (step, None), tuple(host.sections[CONVO + 1].entries)
+        return Window(host.name, (*heads, step, None), past=sent.past, void=sent.void, draft=draft)
 
     def _all_sections(self) -> Window:
         """The window, every section looked at."""

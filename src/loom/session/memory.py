@@ -76,7 +76,8 @@ class MemoryView:
 
     def text(self, earlier: ShownMemory | None = None) -> str:
         """The view as the model reads it, fenced; empty where there is nothing. All shown `earlier` is left out."""
-        groups = [new for group in self.groups if (new := _new(group, earlier or ShownMemory())).lines]
+        shown = earlier or ShownMemory()
+        groups = [new for group in self.groups if (new := _new(group, shown)).lines]
         if not groups:
             return ""
         body = "\n\n".join("\n".join([f"{group.title}:", *group.lines]) for group in groups)
@@ -211,7 +212,7 @@ class SessionMemory:
             room -= cost
             lines.append(line)
         kept = tuple(lines if group.is_text else reversed(lines))
-        return replace(group, lines=kept), room if kept else room + self._counter.count(group.title)
+        return Group(group.title, kept, group.is_text), room if kept else room + self._counter.count(group.title)
 
 
 def turn_key(id: str) -> str:
@@ -223,8 +224,8 @@ def _new(group: Group, earlier: ShownMemory) -> Group:
     """What of a group was not shown before."""
     if group.is_text:
         text = "\n".join([f"{group.title}:", *group.lines])
-        return replace(group, lines=()) if any(text in shown for shown in earlier.texts) else group
-    return replace(group, lines=tuple(line for line in group.lines if line not in earlier.lines))
+        return Group(group.title, (), is_text=True) if any(text in shown for shown in earlier.texts) else group
+    return Group(group.title, tuple(line for line in group.lines if line not in earlier.lines))
 
 
 def _line(item: HitItem, text: str) -> str:
@@ -234,4 +235,4 @@ def _line(item: HitItem, text: str) -> str:
     if not isinstance(item, Episode):
         return f"- {words}"
     speaker = f", {name}" if (name := said_by(item)) else ""
-    return f"- ({item.at:%Y-%m-%d}{speaker}) {words}"
+    return f"- ({item.at.date()}{speaker}) {words}"

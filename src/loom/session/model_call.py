@@ -13,7 +13,7 @@ from anyio.lowlevel import checkpoint
 
 from loom.context.cache.explain import Explanation, compare
 from loom.context.cache.plan import CachePlan, plan
-from loom.context.cache.simulate import has_moved, replay
+from loom.context.cache.simulate import has_moved, last_step
 from loom.context.render.request import Target, WireRequest, neutral, prepare, target_for
 from loom.core.checks import MAX_TEXT
 from loom.core.log import CacheStatus, Recovery, Text
@@ -95,7 +95,7 @@ class Meter:
         return counts
 
     def _count(self, window: Window) -> int:
-        return self._tools(window) + sum(map(self._chain, window.heads))
+        return self._tools(window) + sum(self._chain(head) for head in window.heads if head is not None)
 
     def _tools(self, window: Window) -> int:
         known, tokens = self._tools_counted
@@ -341,7 +341,7 @@ class ModelCaller:
         Returns the predicted reads and writes, and why less was read.
         """
         info = self.target.info
-        step = replay([*self._sent, chain], info.cache).steps[-1]
+        step = last_step([*self._sent, chain], info.cache)
         before = self._sent[-1] if self._sent else chain
         self._sent = [*self._sent[1 - _REMEMBERED :], chain]
         moved = compare(before.prompt, chain.prompt, info) if has_moved(before, chain, info.cache) else None

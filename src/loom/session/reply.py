@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -60,15 +60,16 @@ class Emitter:
     def collect(self, reader: Events | None) -> Generator[list[Event]]:
         """Collect the events of a turn, and pass them to its reader, if there is one."""
         seen: list[Event] = []
-        with ExitStack() as stack:
-            stack.callback(self.subscribe(seen.append))
-            if reader is not None:
-                stack.callback(self.subscribe(reader.put_nowait))
-            self._reader = reader
-            try:
-                yield seen
-            finally:
-                self._reader = None
+        stops = [self.subscribe(seen.append)]
+        if reader is not None:
+            stops.append(self.subscribe(reader.put_nowait))
+        self._reader = reader
+        try:
+            yield seen
+        finally:
+            self._reader = None
+            for stop in stops:
+                stop()
 
     async def emit(self, kind: type[_E], **values: Any) -> None:
         """Send an event, and wait until the reader of the turn asks for the next one."""

@@ -204,6 +204,8 @@ class _Program:
 def _provider(part: str, getter: str) -> Any:
     """The provider that the program has set; None if it has none, or has not even imported OpenTelemetry."""
     api = sys.modules.get(f"opentelemetry.{part}")
+    if api is None:
+        return None
     provider = getattr(api, getter, lambda: None)()
     # What the API itself offers where nothing was set up passes everything on to nobody.
     return None if type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics")) else provider

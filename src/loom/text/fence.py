@@ -55,6 +55,8 @@ def without_tag(tag: str, text: str) -> str:
     Letters count as they are seen: case, width, accents and invisible characters make no difference, and neither do
     brackets, slashes and letters of other scripts that look alike.
     """
+    if text.isascii() and "<" not in text and "[" not in text:
+        return text
     name = _folded(tag)
     inside = _OPENER.sub(lambda found: "&lt;" if _is_tag(text, found.end(), name) else found[0], text)
     return _ROLE.sub(lambda found: "&lt;" if found[0] == "<" else "&#91;", inside)

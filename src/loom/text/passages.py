@@ -120,7 +120,7 @@ def stems_in(text: str, wanted: Sequence[str]) -> set[str]:
     """Those of the wanted stems that a word of the text begins with: many times cheaper than stemming the text."""
     words = folded(text)
     # Most stems are not there at all, which a plain search tells first.
-    return {stem for stem in wanted if stem[:-1] in words and next(_places(words, stem), None) is not None}
+    return {stem for stem in wanted if stem[:-1] in words and _next_place(words, stem) >= 0}
 
 
 def most_together(text: str, wanted: Sequence[str]) -> int:
@@ -141,11 +141,20 @@ def most_together(text: str, wanted: Sequence[str]) -> int:
 
 def _places(words: str, stem: str) -> Iterator[int]:
     """Where words of a folded text begin with a stem; in scripts without spaces, where it is at all."""
+    place = _next_place(words, stem)
+    while place >= 0:
+        yield place
+        place = _next_place(words, stem, place + 1)
+
+
+def _next_place(words: str, stem: str, start: int = 0) -> int:
+    """The first of these places from `start` on; -1 where there is none."""
     # Porter's rules make `happi` of `happy`.
     form, is_y = (stem[:-1], True) if len(stem) > 1 and stem.endswith("i") else (stem, False)
-    place = words.find(form)
+    place = words.find(form, start)
     while place >= 0:
         is_whole = not is_y or words[place + len(form) : place + len(stem)] in ("i", "y")
         if is_whole and (not place or not words[place - 1].isalnum() or not stem.isascii()):
-            yield place
+            return place
         place = words.find(form, place + 1)
+    return -1

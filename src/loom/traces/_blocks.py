@@ -77,10 +77,13 @@ def maybe_text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
+_encoded = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def canonical(value: object) -> str:
     """JSON text of a value, with its keys in the order in which they were sent."""
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return _encoded(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise BadRequestFile(
             f"the request holds a value that is not JSON: {error}; pass the body as it goes over the wire"
@@ -122,7 +125,11 @@ class BlockPlace:
 
     def under(self, rest: str) -> BlockPlace:
         """A place inside this one."""
-        return replace(self, path=self.path + rest)
+        return self.at(self.path + rest)
+
+    def at(self, path: str) -> BlockPlace:
+        """Another place of the same level and role."""
+        return BlockPlace(self.level, self.role, path)
 
 
 class BlockCollector:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
 
 from loom.catalog import CacheRules
@@ -82,7 +81,7 @@ def _content(content: object, place: BlockPlace, out: BlockCollector) -> None:
         out.add_text(place, content)
         return
     for path, block in tables(content, place.path):
-        add_block(block, replace(place, path=path), out)
+        add_block(block, place.at(path), out)
 
 
 def add_block(block: JsonObject, place: BlockPlace, out: BlockCollector) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
 
 from loom.catalog import CacheRules
@@ -46,7 +45,7 @@ def content(value: object, place: BlockPlace, out: BlockCollector, name: object 
         out.add_text(place, value, {"name": name})
         return
     for path, part in tables(value, place.path):
-        _add_part(part, replace(place, path=path), out, name)
+        _add_part(part, place.at(path), out, name)
 
 
 def _add_part(part: JsonObject, place: BlockPlace, out: BlockCollector, name: object) -> None:
@@ -77,9 +76,7 @@ def tool_result(item: JsonObject, key: str, place: BlockPlace, out: BlockCollect
         body, own = out.split(part, at)
         plain = text_body(maybe_text(body.get("text")), body) if body.get("type") in TEXTS else body
         shown = {**head, key: plain}
-        out.add(
-            replace(place, path=at), "tool_result", shown, lambda _, part=plain: out.result(call, [_shown(part)]), own
-        )
+        out.add(place.at(at), "tool_result", shown, lambda _, part=plain: out.result(call, [_shown(part)]), own)
     out.mark_last(marker)
 
 
@@ -172,7 +169,7 @@ def _message(message: JsonObject, place: BlockPlace, out: BlockCollector) -> Non
     if message.get("refusal"):
         out.add_text(place.under(".refusal"), maybe_text(message["refusal"]))
     for path, call in tables(message.get("tool_calls"), f"{place.path}.tool_calls"):
-        _call(call, replace(place, path=path), out)
+        _call(call, place.at(path), out)
     if message.get("function_call"):
         _call(table(message["function_call"], f"{place.path}.function_call"), place.under(".function_call"), out)
     if message.get("audio"):

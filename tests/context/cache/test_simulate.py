@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loom.catalog import CacheRules
-from loom.context.cache.simulate import Simulation, common_length, message_ends, replay
-from loom.core.window import LEVELS, Block, Level, RequestBlocks
+from loom.context.cache.simulate import Simulation, common_length, last_step, message_ends, replay
+from loom.core.window import LEVELS, Block, Level, PrefixChain, RequestBlocks
 from loom.errors import UsageError
 from tests.context.cache import layouts
 from tests.context.cache.layouts import EXACT, GRID, LOOKBACK, LOOKBACK_NO_RUNS, UNITS, Layout
@@ -312,6 +312,15 @@ def test_tokens_are_partitioned_and_reads_were_really_sent_before(rules: CacheRu
         known = max((shared_tokens(old, sent, rules) for old in trace[:number]), default=0)
         assert step.read <= known
         assert step.cost >= step.tokens * rules.read - 1e-9
+
+
+@pytest.mark.parametrize("rules", SMALL_RULES, ids=lambda r: f"{r.matching}-{r.collapse_runs}")
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_the_last_step_alone_is_that_of_the_whole_replay(rules: CacheRules, data: st.DataObject) -> None:
+    trace = [PrefixChain.of(prompt) for prompt in data.draw(traces(rules))]
+    for end in range(1, len(trace) + 1):
+        assert last_step(trace[:end], rules) == replay(trace[:end], rules).steps[-1]
 
 
 @pytest.mark.parametrize("rules", [LOOKBACK, EXACT, GRID], ids=lambda r: r.matching)

@@ -513,15 +513,30 @@ def replay(trace: Sequence[AnyPrompt], rules: CacheRules) -> Simulation:
     chain: PrefixChain | None = None
     steps: list[Step] = []
     for number, prompt in enumerate(trace):
-        _check_lifetimes(number, prompt, rules)
         chain = prompt if isinstance(prompt, PrefixChain) else PrefixChain.of(prompt, chain)
-        try:
-            found = cache.read(chain)
-            written = cache.write(chain)
-        except UsageError as error:
-            raise UsageError(f"request {number} would be refused: {error}") from error
-        steps.append(step_of(chain.tokens, found, written, rules))
+        steps.append(_next_step(cache, number, chain, rules))
     return Simulation(tuple(steps))
+
+
+def last_step(trace: Sequence[PrefixChain], rules: CacheRules) -> Step:
+    """The last step of replay(), where nobody asks for those before it; it raises as that does."""
+    cache, last = empty_cache(rules), len(trace) - 1
+    for number, chain in enumerate(trace[:last]):
+        if rules.matching == "grid":  # a read leaves nothing there, and takes the longest
+            cache.write(chain)
+        else:
+            _next_step(cache, number, chain, rules)
+    return _next_step(cache, last, trace[last], rules)
+
+
+def _next_step(cache: PrefixCache, number: int, chain: PrefixChain, rules: CacheRules) -> Step:
+    _check_lifetimes(number, chain, rules)
+    try:
+        found = cache.read(chain)
+        written = cache.write(chain)
+    except UsageError as error:
+        raise UsageError(f"request {number} would be refused: {error}") from error
+    return step_of(chain.tokens, found, written, rules)
 
 
 def step_of(tokens: int, found: CacheRead, written: tuple[CacheWrite, ...], rules: CacheRules) -> Step:
@@ -545,7 +560,7 @@ def write_price(ttl: str, rules: CacheRules) -> float:
     return rules.write.get(rules.default_ttl or "", 1.0)
 
 
-def _check_lifetimes(number: int, prompt: AnyPrompt, rules: CacheRules) -> None:
+def _check_lifetimes(number: int, prompt: PrefixChain, rules: CacheRules) -> None:
     if not rules.ttls:
         return
     markers = [(prompt.blocks[i].path, ttl) for i, ttl in prompt.marks.items()]

@@ -98,6 +98,8 @@ renew_lock_after_fork(sys.modules[__name__], "_LOADING")
 _MAX_BYTES = 16_384
 _FEW_CHARS = 500
 """A question is embedded sooner than a thread wakes up for it."""
+_RECENT = 64
+"""Short texts whose vectors are kept: what is asked is remembered a moment later."""
 _WORDS = 32_768
 _LONGEST_WORD = 64
 """So many words, of so many characters, are kept with their pieces."""
@@ -156,7 +158,7 @@ class StaticEmbedder(EmbedsBatches):
         if not checked:
             return []
         if _load_table.cache_info().currsize and sum(map(len, checked)) <= _FEW_CHARS:
-            return embed_static(checked)
+            return [_recent_vector(text).copy() for text in checked]
         return await to_thread.run_sync(embed_static, checked)
 
 
@@ -175,14 +177,18 @@ class _StaticTable(NamedTuple):
 
 def embed_static(texts: Sequence[str]) -> list[Any]:
     """One vector of length 1 for each text, from the table of the StaticEmbedder."""
+    return list(map(_static_vector, texts))
+
+
+def _static_vector(text: str) -> Any:
     import numpy as np  # noqa: PLC0415
 
-    vectors = np.empty((len(texts), _STATIC_DIMENSION), dtype=np.float32)
-    for place, text in enumerate(texts):
-        # Each piece once: what a long text repeats most are the words that every text has.
-        total = _sum_of(list(dict.fromkeys(static_pieces(cut_bytes(text, _MAX_BYTES)))))
-        vectors[place] = total / np.sqrt(np.add.reduce(np.square(total, dtype=np.float64)))
-    return list(vectors)
+    # Each piece once: what a long text repeats most are the words that every text has.
+    total = _sum_of(list(dict.fromkeys(static_pieces(cut_bytes(text, _MAX_BYTES)))))
+    return (total / np.sqrt(np.add.reduce(np.square(total, dtype=np.float64)))).astype(np.float32)
+
+
+_recent_vector = lru_cache(maxsize=_RECENT)(_static_vector)
 
 
 def _sum_of(pieces: list[int]) -> Any:
