@@ -210,7 +210,7 @@ def _best_of_both(
         return best, nearest, [PostingPart(DENSE, cosines.numbers, cosines.cosines)]
     close = np.zeros(size)
     best = _best(rows_of, *by_words, limit)
-    nearest, dense = _best_and_near(rows_of, close, cosines, near)
+    nearest, dense = _best_by_estimate(rows_of, *_in_scope(rows_of, cosines.numbers, cosines.cosines), close, near)
     near_ones = np.concatenate([_numbers(()), *(part.numbers for part in dense)])
     _compared(rows_of, _without(_numbers(best), near_ones, size), close, dense)
     return best, nearest, dense
@@ -288,7 +288,9 @@ def _best_and_near(
     spoke[near.numbers] = True
     found = np.flatnonzero(spoke)
     if not near.is_exact:
-        return _best_by_estimate(rows_of, _in_scope(rows_of, found, total[found])[0], total, near, limit)
+        estimates = total.copy()
+        estimates[near.numbers] += near.cosines
+        return _best_by_estimate(rows_of, *_in_scope(rows_of, found, estimates[found]), total, limit)
     total[near.numbers] += near.cosines
     best = _best(rows_of, *_in_scope(rows_of, found, total[found]), limit)
     return best, [PostingPart(DENSE, near.numbers, near.cosines)]
@@ -360,27 +362,25 @@ def _best(rows_of: _Rows, found: Numbers, scores: Scores, limit: int) -> list[_R
 
 
 def _best_by_estimate(
-    rows_of: _Rows, found: Numbers, total: Floats, near: NearestVectors, limit: int
+    rows_of: _Rows, found: Numbers, estimates: Scores, total: Floats, limit: int
 ) -> tuple[list[_Row], list[PostingPart]]:
     """The same where cosines are estimates: the likeliest are compared exactly, which adds to `total` and the parts."""
-    estimate = total.copy()
-    estimate[near.numbers] += near.cosines
     size = max(_LIKELIEST, limit * _LIKELIEST_FOR_EACH)
     parts: list[PostingPart] = []
     looked, candidates = 0, found[:0]
-    for places in islice(by_score(estimate[found], size), _MOST_GROUPS):
-        group = found[places]
-        looked += len(group)
+    for places in islice(by_score(estimates, size), _MOST_GROUPS):
+        looked += len(places)
         # Equal estimates are not parted; of very many equal ones, the oldest have to do.
-        likeliest = group[np.argsort(-estimate[group], kind="stable")[: _LIKELIEST_FOR_EACH * size]]
-        candidates = np.concatenate([candidates, _compared(rows_of, likeliest, total, parts)])
+        likeliest = places[np.argsort(-estimates[places], kind="stable")[: _LIKELIEST_FOR_EACH * size]]
+        candidates = np.concatenate([candidates, _compared(rows_of, found[likeliest], total, parts)])
         best = _best(rows_of, candidates, total[candidates], limit)
         if looked == len(found) or _are_ahead(best, total, candidates, limit):
             return best, parts
     # Few fit. What fits is looked for first, and then the likeliest of that.
     fitting = _numbers(_fitting(rows_of.db, rows_of.request, "r.row"))
-    rest = _without(found[_are(fitting, len(total))[found]], candidates, len(total))
-    group = rest[next(by_score(estimate[rest], size), slice(None))]
+    is_left = _are(fitting, len(total)) & ~_are(candidates, len(total))
+    rest = np.flatnonzero(is_left[found])
+    group = found[rest[next(by_score(estimates[rest], size), slice(None))]]
     candidates = np.concatenate([candidates, _compared(rows_of, group, total, parts)])
     return _best(rows_of, candidates, total[candidates], limit), parts
 
@@ -389,6 +389,7 @@ def _compared(rows_of: _Rows, numbers: Numbers, total: Floats, parts: list[Posti
     """Add exact cosines to `total` and `parts`; returns those of the numbers that a word or a vector speaks for."""
     vector = rows_of.request.query.vector
     assert vector is not None
+    numbers = np.flatnonzero(_are(numbers, len(total)))  # in order, and each once
     with_words = numbers[total[numbers] > 0]
     with_vector, cosines = compared(rows_of.db, rows_of.request.user, numbers, vector)
     part = PostingPart(DENSE, with_vector, cosines.astype(np.float64))
