@@ -257,7 +257,7 @@ class TurnOrder:
 
     def __init__(self, links: NDArray[Any]) -> None:
         self._size = 0
-        self._near: Numbers = np.zeros((0, 2 * checks.REACH), np.int64)
+        self._near: NDArray[np.int32] = np.zeros((0, 2 * checks.REACH), np.int32)
         """The numbers before and behind each, nearest first; -1 where there is none."""
         self._words, self._quoted, self._around = np.zeros((3, 0), np.int64)
         self._is_linked, self._is_long = np.zeros((2, 0), np.bool_)
@@ -307,8 +307,9 @@ class TurnOrder:
 
     def _measure(self, numbers: Numbers) -> None:
         """Count the words around these anew."""
-        near = self._near[numbers]
-        around = self._words[numbers] + np.where(near >= 0, self._quoted[near], 0).sum(axis=1)
+        around = self._words[numbers]
+        for near in self._near[numbers].T:
+            around += np.where(near >= 0, self._quoted[near], 0)
         around *= self._is_linked[numbers]
         old = self._around[numbers]
         self.texts += int(np.count_nonzero(around)) - int(np.count_nonzero(old))
@@ -546,12 +547,9 @@ class Vectors:
         self._numbers[first:end] = numbers
         self._count = end
 
-    def append_sketches(self, numbers: Numbers, sketches: SketchWords) -> None:
-        """Add vectors of which only the sketches are known, to none or to sketches."""
-        held = None if self._sketches is None else self._sketches[:, : self._count]
-        self._sketches = sketches if held is None else np.concatenate([held, sketches], axis=1)
-        self._numbers = np.concatenate([self.numbers, numbers])
-        self._count = len(self._numbers)
+    def start_with(self, numbers: Numbers, sketches: SketchWords) -> None:
+        """The first vectors, of which only the sketches are known; there may be room for more behind these."""
+        self._numbers, self._sketches, self._count = numbers, sketches, len(numbers)
 
     def likeness(self) -> Callable[[Float32s], Float32s]:
         """A function that gives each vector's cosine to a query, as of now: what is added later does not disturb it."""

@@ -614,7 +614,7 @@ class _Held:
         """Bring in the sketches that are stored, and the vectors of the newest numbers and of others without one."""
         numbers: list[Numbers] = []
         until = _sketched_until(sizes.indexed)
-        read, count = np.empty((SKETCH_WORDS, until), np.uint64), 0
+        read, count = np.empty((SKETCH_WORDS, sizes.size * 9 // 8), np.uint64), 0  # with room for those to come
         blocks = set(range(0, until, BLOCK))
         bounds = (row_of(user, 0), row_of(user, until))
         for row, data in db.execute("SELECT row, data FROM sketches WHERE row >= ? AND row < ?", bounds):
@@ -625,7 +625,7 @@ class _Held:
             numbers.append(there + number_of(row))
             blocks.remove(number_of(row))
         if numbers:
-            self.vectors.append_sketches(np.concatenate(numbers), read[:, :count])
+            self.vectors.start_with(np.concatenate(numbers), read)
         for start in (*sorted(blocks), until):
             end = sizes.size if start == until else start + BLOCK
             sql = "SELECT number, row, data FROM vectors WHERE row >= ? AND row < ?"
