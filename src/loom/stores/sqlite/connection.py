@@ -25,6 +25,9 @@ Durability: TypeAlias = Literal["full", "fast"]
 SYNCHRONOUS: dict[str, str] = {"full": "FULL", "fast": "NORMAL"}
 
 BUSY_MILLISECONDS = 10_000
+_MOST_STATEMENTS = 512
+"""How many are kept compiled, the most that the driver takes. Each use moves one to the end of the line, and each of
+its rows where a statement is run for many: 100, its own choice, are all gone after one larger write."""
 DEADLINE_SECONDS = 30.0
 """How long a busy file is tried again before the store counts as unavailable."""
 
@@ -62,7 +65,7 @@ Database: TypeAlias = _Connection
 def connect(path: str, *, synchronous: str = "FULL", cache_kibibytes: int = 8_000) -> Database:
     """A connection with the rules of every Loom file."""
     with translate_errors(path):
-        db = cast("Database", apsw.Connection(path))
+        db = cast("Database", apsw.Connection(path, statementcachesize=_MOST_STATEMENTS))
         db.set_busy_timeout(BUSY_MILLISECONDS)
         # Otherwise a join or a limit is planned anew for the values of each call, which takes longer than to run it.
         db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)

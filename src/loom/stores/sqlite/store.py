@@ -228,7 +228,7 @@ class TouchBuffer:
     def shown_on(self, scope: Scope, records: Iterable[Record]) -> list[Record]:
         """The records of a user with the accesses that wait."""
         touches = self.of(scope)
-        return [_touched(record, touches) for record in records]
+        return [_touched(record, touches) if record.id in touches else record for record in records]
 
     def of(self, scope: Scope) -> Mapping[str, Sequence[tuple[Scope, datetime]]]:
         """The accesses of a user that wait, by record."""
