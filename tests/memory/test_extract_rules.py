@@ -10,6 +10,7 @@ import pytest
 from loom.core.record import Episode, Provenance
 from loom.memory._write.extract_rules import RuleExtractor
 from loom.memory._write.phrases import LazyPattern
+from loom.memory._write.statements import MENTIONED, MENTIONS
 from loom.protocols.extractor import Extractor
 from tests.memory import sentences
 
@@ -365,6 +366,13 @@ def test_a_pattern_matches_only_where_its_opening_does():
                 matched += 1
                 assert opening.match(text, whole.start())
     assert matched > 50
+
+
+def test_every_mention_holds_what_a_sentence_is_looked_through_for():
+    words = MENTIONED.source.removeprefix("(?:").removesuffix(") ").split("|")
+    for known in MENTIONS:
+        opening = known.pattern.opening
+        assert any(f"{word} " in opening or f"{word}) " in opening or " my " in opening for word in words), opening
 
 
 def has_open_choice(source: str) -> bool:

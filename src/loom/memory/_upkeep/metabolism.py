@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from hashlib import sha256
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
@@ -46,11 +46,11 @@ from loom.text.words import query_terms
 # Layers: access counts, promotion, importance, and what leaves a layer.
 
 _CRITICAL = re.compile(
-    r"\b(?:error|exception|fail(?:ed|ure)?|crash(?:ed)?|decid(?:ed?|ing)|decision|agreed|must|never|always|important"
-    r"|deadline|promise[ds]?|allerg\w+)\b",
+    r"\b(?=[acdefimnp])(?:error|exception|fail(?:ed|ure)?|crash(?:ed)?|decid(?:ed?|ing)|decision|agreed|must|never"
+    r"|always|important|deadline|promise[ds]?|allerg\w+)\b",
     re.IGNORECASE,
 )
-"""Content that is kept even if it is never recalled: errors, decisions, promises, allergies."""
+"""Content that is kept even if it is never recalled; the first letters rule out most words of a text at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +69,21 @@ def sort_layer(
     """Decide for each record of a layer whether it moves up, is archived, or stays.
 
     Records that `moved` in this pass do not move again. Over capacity, the least valuable are archived first: by
-    importance, then by how often and how recently they were recalled.
+    importance, then by how often and how recently they were recalled. Retention counts from when a record was written
+    or last recalled, whichever is later.
     """
     settings = _settings(config, layer)
-    here = [e for e in episodes if e.layer == layer and e.archived_at is None]
-    promote = [e for e in here if e.id not in moved and deserves_promotion(e, config, now=now)]
-    going = {e.id for e in promote}
-    rest = [e for e in here if e.id not in going]
-    expired = [e for e in rest if _is_expired(e, settings.retention_hours, now)]
-    gone = {e.id for e in expired}
-    staying = [e for e in rest if e.id not in gone]
+    allowed = None if settings.retention_hours is None else timedelta(hours=settings.retention_hours)
+    promote, expired, staying = list[Episode](), list[Episode](), list[Episode]()
+    for e in episodes:
+        if e.layer != layer or e.archived_at is not None:
+            continue
+        if e.id not in moved and deserves_promotion(e, config, now=now):
+            promote.append(e)
+        elif allowed is not None and now - max(e.recorded_at, e.accessed_at or e.recorded_at) >= allowed:
+            expired.append(e)
+        else:
+            staying.append(e)
     staying.sort(key=lambda e: (e.importance, e.accesses, e.accessed_at or e.recorded_at, e.id), reverse=True)
     room = len(staying) if settings.capacity is None else settings.capacity
     return LayerPlan(tuple(promote), tuple(expired) + tuple(staying[room:]), tuple(staying[:room]))
@@ -138,12 +143,6 @@ def is_critical(episode: Episode) -> bool:
     return bool(_CRITICAL.search(episode.text, 0, RANKED))
 
 
-def _is_expired(episode: Episode, hours: float | None, now: datetime) -> bool:
-    """Retention counts from when a record was written or last recalled, whichever is later."""
-    since = max(episode.recorded_at, episode.accessed_at or episode.recorded_at)
-    return hours is not None and now - since >= timedelta(hours=hours)
-
-
 # Counts accesses: a recall counts for the records about the question, and for the statements made from them.
 #
 # An archived record whose count has become high enough is brought back by a job, one layer at a time.
@@ -178,6 +177,7 @@ def living(ids: Collection[str], records: Iterable[Record]) -> list[Episode]:
     return [e if e.sources else found.get(statement_id(e.id), e) for e in named]
 
 
+@cache
 def in_layer(layer: Layer) -> Filter:
     """The living records of a layer."""
     return And(Eq("kind", "episode"), Eq("layer", int(layer)), Eq("archived_at", None))

@@ -110,7 +110,7 @@ class ContextCompressor:
     @staticmethod
     def chars_read(texts: Sequence[str]) -> int:
         """How many characters of these texts are read."""
-        return sum(min(len(text), RANKED) for text in texts)
+        return sum([min(len(text), RANKED) for text in texts])
 
     def summary(self, texts: Sequence[str], *, max_chars: int | None = None) -> str:
         """The best sentences of all texts, within a number of characters."""

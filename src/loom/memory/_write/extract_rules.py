@@ -51,6 +51,7 @@ from loom.memory._write.statements import (
     AT_WORK,
     COMPANY,
     KINSHIP,
+    MENTIONED,
     MENTIONS,
     RULES,
     SUBJECT,
@@ -184,7 +185,6 @@ class _Reader:
 
     def read(self, sentence: str) -> Iterator[tuple[Claim, bool]]:
         """The claims of a sentence."""
-        changes = is_change(sentence)
         left_job = False
         yield from self._mentioned(sentence)
         wholes = list(stated_clauses(sentence))
@@ -197,11 +197,12 @@ class _Reader:
             if not found and left_job and (at_work := AT_WORK.pattern.match(clause)):
                 found = list(self._made(AT_WORK, at_work, self.subject))
             left_job |= any(claim.predicate == "works_at" and claim.retracts for claim, _ in found)
+            changes = bool(found) and is_change(sentence)
             yield from ((replace(claim, changes=changes and not claim.retracts), late) for claim, late in found)
 
     def _mentioned(self, sentence: str) -> Iterator[tuple[Claim, bool]]:
         """What a sentence mentions of the speaker, whatever it is about."""
-        if is_reported(sentence) or _TOLD.search(sentence):
+        if not MENTIONED.search(sentence) or is_reported(sentence) or _TOLD.search(sentence):
             return
         sentence = sentence[:LONGEST_SENTENCE]
         is_past = _LONG_AGO.search(sentence) is not None

@@ -332,6 +332,8 @@ MENTIONS: Final = (
         tail="",
     ),
 )
+MENTIONED: Final = LazyPattern(r"(?:[Mm]y|[Oo]ur|[Aa]s an?|I['\u2019]m an?) ")
+"""One of these is in everything that is mentioned, and in few sentences."""
 AT_WORK: Final = rule("works_at", rf"{AM}{NOW} (?:at|with) (?P<object>{NAME})")
 """`I'm at Acme`: an employer only after the speaker said which job they left; otherwise just a place."""
 

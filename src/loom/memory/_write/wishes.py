@@ -74,7 +74,7 @@ _JOINED: Final = LazyPattern(
 _WHEN: Final = LazyPattern(rf"{_POLITE}(?:{_FROM_NOW}|{_WHENEVER})", re.IGNORECASE)
 """The beginning of an instruction, which does not stand without what follows it: `From now on, always ...`"""
 _LIMITED: Final = LazyPattern(
-    r"\?|[\"\u201c\u201d\u00ab\u00bb*]|\b(?:say never|if|unless|(?<!starting )(?<!as of )today|tonight|tomorrow|"
+    r"[\"\u201c\u201d\u00ab\u00bb*]|\b(?:say never|if|unless|(?<!starting )(?<!as of )today|tonight|tomorrow|"
     r"for now|this time|once|here|the following|below|above|next|in (?:an?|\w+) (?:minutes?|hours?|days?)|said|says|"
     r"told|wrote)\b|\b(?:that|this|it)\W*$|, (?:he|she|they) \w+\W*$"
     r"|\bthis (?!(?:way|format|style|form|order|structure|pattern|tone|language|convention|layout|template)\b)\w"
@@ -83,7 +83,7 @@ _LIMITED: Final = LazyPattern(
     r"|just (?:give|send|show|do|get|list|tell|proceed|execute|go|chuck|make|say|answer))\b",
     re.IGNORECASE,
 )
-"""A question, a quotation, a condition, or an order for the moment: not standing, or not certain enough."""
+"""A quotation, a condition, or an order for the moment: not standing, or not certain enough."""
 _PLAYED: Final = LazyPattern(
     r"\b(?:(?:the|in|as an?|your|my) character|first[- ]person|third[- ]person|role-?play\w*|persona|pretend|"
     r"act (?:as|like)|the (?:story|game|"
@@ -205,7 +205,7 @@ def is_instruction(clause: str) -> bool:
 
 def is_limited(sentence: str) -> bool:
     """Whether a sentence is a question, a quotation, a condition or a one-time request."""
-    return _LIMITED.search(sentence) is not None
+    return "?" in sentence or _LIMITED.search(sentence) is not None
 
 
 LONGEST_WISH: Final = 300

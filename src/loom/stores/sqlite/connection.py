@@ -27,6 +27,9 @@ Durability: TypeAlias = Literal["full", "fast"]
 SYNCHRONOUS: dict[str, str] = {"full": "FULL", "fast": "NORMAL"}
 
 BUSY_MILLISECONDS = 10_000
+_MOST_STATEMENTS = 512
+"""How many are kept compiled, the most that the driver takes. Each use moves one to the end of the line, and each of
+its rows where a statement is run for many: 100, its own choice, are all gone after one larger write."""
 DEADLINE_SECONDS = 30.0
 """How long a busy file is tried again before the store counts as unavailable."""
 
@@ -51,6 +54,7 @@ class _Connection(Protocol):
     def execute(self, statements: str, bindings: Sequence[Any] = ()) -> _Cursor: ...
     def executemany(self, statements: str, sequenceofbindings: Iterable[Sequence[Any]]) -> _Cursor: ...
     def last_insert_rowid(self) -> int: ...
+    def config(self, op: int, *args: int) -> int: ...
     def set_busy_timeout(self, milliseconds: int) -> None: ...
     def set_update_hook(self, callable: Callable[[int, str, str, int], None]) -> None: ...
     def wal_checkpoint(self, *, mode: int) -> tuple[int, int]: ...
@@ -63,8 +67,10 @@ Database: TypeAlias = _Connection
 def connect(path: str, *, synchronous: str = "FULL", cache_kibibytes: int = 8_000) -> Database:
     """A connection with the rules of every Loom file."""
     with translate_errors(path):
-        db = cast("Database", apsw.Connection(path))
+        db = cast("Database", apsw.Connection(path, statementcachesize=_MOST_STATEMENTS))
         db.set_busy_timeout(BUSY_MILLISECONDS)
+        # Otherwise a join or a limit is planned anew for the values of each call, which takes longer than to run it.
+        db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         # Another process that turns the log on or cleans up after a crash answers busy without a wait.
         patiently(lambda: db.execute("PRAGMA journal_mode=WAL").fetchall())
         for rule in (

@@ -225,8 +225,8 @@ class _Task:
 class Writer:
     """Runs changes one after the other; those that wait at the same time are one transaction.
 
-    Each change has a savepoint: one that fails is undone alone. A future is done after the commit that holds it, and
-    an event loop is woken once for all of its tasks that wait for that commit.
+    A change that fails is undone alone. A future is done after the commit that holds it, and an event loop is woken
+    once for all of its tasks that wait for that commit.
     """
 
     def __init__(self, path: str, durability: str) -> None:
@@ -375,8 +375,9 @@ class Writer:
         try:
             self._look_for_others()
             for task in batch:
-                self._apply(task)
-            db.execute("COMMIT")
+                self._apply(task, is_only=len(batch) == 1)
+            if db.in_transaction:
+                db.execute("COMMIT")
         except BaseException:
             self._drop_noted()
             if db.in_transaction:
@@ -413,9 +414,11 @@ class Writer:
         self._version = version
         self._checks += 1
 
-    def _apply(self, task: _Task) -> None:
+    def _apply(self, task: _Task, *, is_only: bool) -> None:
+        """Make a change. Only among others it has a savepoint, for which every page that it changes is copied."""
         db = self._db
-        db.execute("SAVEPOINT change")
+        if not is_only:
+            db.execute("SAVEPOINT change")
         self._new.clear()
         self._changed.clear()
         try:
@@ -431,8 +434,9 @@ class Writer:
                 error.add_note("raised while writing; nothing of this change was kept")
             task.error = error
             self._drop_noted()
-            db.execute("ROLLBACK TO change")
-        db.execute("RELEASE change")
+            db.execute("ROLLBACK" if is_only else "ROLLBACK TO change")
+        if not is_only:
+            db.execute("RELEASE change")
 
 
 def _wake(waiters: list[asyncio.Future[None]]) -> None:

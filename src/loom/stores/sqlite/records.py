@@ -45,7 +45,6 @@ _OTHER_ROWS = "SELECT row FROM records WHERE user = ? AND layer IS NULL LIMIT ?"
 _LAYER_ROWS = "SELECT row FROM records WHERE user = ? AND layer = ? AND archived_at IS NULL LIMIT ?"
 _FEW = 1000
 _EPISODES = Eq("kind", "episode")
-_UPDATE = f"UPDATE records SET {', '.join(f'{name} = ?' for name in WRITTEN)} WHERE row = ?"
 
 
 class Changed(NamedTuple):
@@ -95,15 +94,20 @@ def _put(db: Database, user: int, scope: Scope, records: Sequence[Record], index
             known[record.id] = new[record.id] = row_of(user, number)
             db.execute(_INSERT, (new[record.id], user, *to_row(record, user)))
         else:
-            _replace(db, record, row, from_row(old), index)
+            _replace(db, record, row, old, index)
     if new:
         index.size = first + len(new)
         db.execute("UPDATE users SET next_number = ? WHERE user = ?", (index.size, user))
     return new
 
 
-def _replace(db: Database, record: Record, row: int, old: Record, index: IndexChange) -> None:
-    db.execute(_UPDATE, (*to_row(record, user_of(row)), row))
+def _replace(db: Database, record: Record, row: int, stored: Row, index: IndexChange) -> None:
+    """Write the columns that change: for each one that is named, its indexes are written as well."""
+    old, new = from_row(stored), to_row(record, user_of(row))
+    changes = {name: value for name, value, was in zip(WRITTEN, new, stored, strict=False) if value != was}
+    if changes:
+        columns = ", ".join([f"{name} = ?" for name in changes])
+        db.execute(f"UPDATE records SET {columns} WHERE row = ?", (*changes.values(), row))
     if old.text != record.text:
         # The vector of another text would find the record for words it no longer says.
         drop_vector(db, row)

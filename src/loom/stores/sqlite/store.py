@@ -19,7 +19,7 @@ import apsw
 import numpy as np
 
 from loom.core.clock import Clock
-from loom.core.filter import Filter
+from loom.core.filter import And, Filter, Not, Or
 from loom.core.record import Episode, Hit, Layer, Passage, Receipt, Record, changed, latest_of, scored
 from loom.core.scope import Scope
 from loom.errors import StoreError
@@ -218,7 +218,7 @@ class TouchBuffer:
 
     def asked_for_by(self, where: Filter | None) -> bool:
         """Whether a filter may ask for what waits."""
-        return bool(self) and "access" in repr(where)
+        return bool(self) and _asks_for_accesses(where)
 
     def shown_in(self, scope: Scope, hits: Iterable[Hit]) -> tuple[Hit, ...]:
         """The hits of a user with the accesses that wait."""
@@ -228,7 +228,7 @@ class TouchBuffer:
     def shown_on(self, scope: Scope, records: Iterable[Record]) -> list[Record]:
         """The records of a user with the accesses that wait."""
         touches = self.of(scope)
-        return [_touched(record, touches) for record in records]
+        return [_touched(record, touches) if record.id in touches else record for record in records]
 
     def of(self, scope: Scope) -> Mapping[str, Sequence[tuple[Scope, datetime]]]:
         """The accesses of a user that wait, by record."""
@@ -238,6 +238,18 @@ class TouchBuffer:
                 for id in ids if base.owner(seen_by) == base.owner(scope) else ():
                     touches[id].append((seen_by, at))
         return touches
+
+
+def _asks_for_accesses(where: Filter | None) -> bool:
+    match where:
+        case None:
+            return False
+        case And() | Or():
+            return any(map(_asks_for_accesses, where.filters))
+        case Not():
+            return _asks_for_accesses(where.filter)
+        case _:
+            return where.field in {"accesses", "accessed_at"}
 
 
 def _touched_hit(hit: Hit, touches: Mapping[str, Sequence[tuple[Scope, datetime]]]) -> Hit:
