@@ -54,7 +54,7 @@ _TO_SPARE = 20
 _LIKELIEST = 200
 _LIKELIEST_FOR_EACH = 4
 _MOST_GROUPS = 2
-_AHEAD = 4
+_AHEAD = 3
 
 _Row: TypeAlias = tuple[Any, ...]
 """A row of the table: its columns, the first of which is the id, then which one it is."""
