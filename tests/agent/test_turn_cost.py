@@ -111,12 +111,17 @@ async def test_a_turn_makes_no_record_of_its_layers_twice(tmp_path: Path, done: 
 
 
 async def test_the_first_turn_after_an_import_leaves_the_backlog_alone(tmp_path: Path, done: Counter[str]) -> None:
-    url = f"sqlite:{tmp_path / 'imported.db'}"
-    await _user(url, 400, settled=False)
-    first = await _last(url, done, TURNS[:1])
-    assert first["commits"] == 2
-    async with open_memory(url) as memory:
-        assert (await memory.stats(user_id=USER))["jobs"] > 0
+    first = dict[int, Counter[str]]()
+    for size in (500, 2_000):
+        url = f"sqlite:{tmp_path / f'{size}.db'}"
+        await _user(url, size, settled=False, at_once=100)
+        first[size] = await _last(url, done, TURNS[:1])
+        assert first[size]["commits"] == 2
+        async with open_memory(url, clock=FakeClock()) as memory:
+            while (await memory.metabolize(user_id=USER)).jobs > 10:
+                pass
+            assert (await memory.stats(user_id=USER))["L1"] == memory.config.l1.capacity, "the jobs made room"
+    assert first[2_000]["rows"] == first[500]["rows"] <= 400, "of what waits, only the newest are looked at"
 
 
 async def test_a_turn_that_brings_records_back_commits_no_more(tmp_path: Path, done: Counter[str]) -> None:

@@ -21,6 +21,7 @@ from loom.protocols.memory_store import (
     KeepsJobs,
     KeepsVectors,
     MemoryStore,
+    Newest,
     ReadsTogether,
     SeesOthers,
     Store,
@@ -72,7 +73,7 @@ async def every_fact(store: MemoryStore, scope: Scope, *filters: Filter) -> list
     return [record async for record in found if isinstance(record, Fact)]
 
 
-async def read_together(store: Store, scope: Scope, *wheres: Filter) -> Together:
+async def read_together(store: Store, scope: Scope, *wheres: Filter | Newest) -> Together:
     """The epoch of a user and the records that fit each filter, as of one moment where the store can tell.
 
     Otherwise the epoch is read first: what was forgotten since then changes it.
@@ -82,11 +83,17 @@ async def read_together(store: Store, scope: Scope, *wheres: Filter) -> Together
     return Together(await store.epoch(scope), await list_together(store, scope, *wheres))
 
 
-async def list_together(store: MemoryStore, scope: Scope, *wheres: Filter) -> Sequence[Sequence[Record]]:
+async def list_together(store: MemoryStore, scope: Scope, *wheres: Filter | Newest) -> Sequence[Sequence[Record]]:
     """The records that fit each filter, with one call where the store can do that."""
     if _reads_together(store):
         return (await store.read_together(scope, *wheres)).lists
-    return [[record async for record in every(store, scope, where)] for where in wheres]
+    return [await _listed(store, scope, where) for where in wheres]
+
+
+async def _listed(store: MemoryStore, scope: Scope, where: Filter | Newest) -> list[Record]:
+    if isinstance(where, Newest):
+        return where.of([record async for record in every(store, scope, where.where)])
+    return [record async for record in every(store, scope, where)]
 
 
 def _reads_together(store: object) -> TypeGuard[ReadsTogether]:

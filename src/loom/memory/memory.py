@@ -59,7 +59,7 @@ from loom.memory._history import (
     standing_histories,
 )
 from loom.memory._recall.rank import Prefer
-from loom.memory._recall.recall import are_recent, latest_turns
+from loom.memory._recall.recall import latest_turns, recent
 from loom.memory._shared import (
     ARE_CURRENT,
     counts,
@@ -648,7 +648,7 @@ class Memory(MemoryEdits):
         """
         scope, now, layer = self._scope(user_id, session_id), self._clock.now(), self.config.l1
         await self._upkeep.settled(scope.for_user())
-        lately = are_recent(scope, layer, now=now)
+        lately = recent(scope, layer, now=now)
         epoch, (records, turns) = await read_together(self.store, scope.for_user(), OF_PROFILE, lately)
         return Overview(epoch, self._profile(user_id, records), latest_turns(turns, layer))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_check
 
 from loom.core.checks import as_utc, check_id, check_text
 from loom.core.filter import Filter
-from loom.core.record import Hit, Layer, Origin, Receipt, Record, Scalar
+from loom.core.record import Episode, Hit, Layer, Origin, Receipt, Record, Scalar
 from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.protocols.embedder import Vector
@@ -227,6 +227,19 @@ class ColumnSearch(Protocol):
         ...
 
 
+class Newest(NamedTuple):
+    """Of the episodes that fit a filter, those that were recorded last, at most `limit`; among equal times, any."""
+
+    where: Filter
+    limit: int
+
+    def of(self, records: Iterable[Record]) -> list[Record]:
+        """Those of records that fit the filter, by id."""
+        episodes = [record for record in records if isinstance(record, Episode)]
+        newest = sorted(episodes, key=lambda episode: episode.recorded_at)[-self.limit :]
+        return sorted(newest, key=lambda episode: episode.id)
+
+
 class Together(NamedTuple):
     """Several reads of one moment: the epoch of a user, and the records that fit each filter, by id."""
 
@@ -239,10 +252,10 @@ class ReadsTogether(Protocol):
     """A store that answers several reads from one moment of its data.
 
     Law: it returns what epoch() and then list(), for each filter, would return if nothing was written meanwhile; all
-    records that fit, not a page of them.
+    records that fit, not a page of them, but for what asks for the Newest of them.
     """
 
-    async def read_together(self, scope: Scope, *wheres: Filter) -> Together:
+    async def read_together(self, scope: Scope, *wheres: Filter | Newest) -> Together:
         """The epoch of the scope's user, and the records that fit each filter."""
         ...
 

@@ -53,12 +53,12 @@ from loom.memory._upkeep.summaries import ARE_EPISODES, is_summary
 from loom.memory.config import MemoryLayerConfig
 from loom.memory.results import Recalled
 from loom.protocols.knowledge_base import KnowledgeBase
-from loom.protocols.memory_store import HitColumns, KeepsVectors, MemoryStore, Query
+from loom.protocols.memory_store import HitColumns, KeepsVectors, MemoryStore, Newest, Query
 from loom.protocols.reranker import Reranker
-from loom.text.passages import READ, best_passage, most_together
+from loom.text.passages import READ, best_passage, most_together, stems_in
 from loom.text.time_words import TimeHint, time_hint
 from loom.text.tokens import EstimateCounter
-from loom.text.words import content_terms, terms
+from loom.text.words import content_terms, query_terms, terms
 
 if TYPE_CHECKING:
     import numpy as np
@@ -496,6 +496,29 @@ def _are(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
+# Which hits count as recalled.
+
+_QUESTION = 2_000
+"""Characters of a question whose words are compared."""
+_ABOUT = ("dense", "time", "speaker")
+_CLEARLY = 1.4
+"""What one of these signals adds to the score of a hit that stands out by it: for `dense`, two standard deviations."""
+
+
+def recalled(question: str, hits: Sequence[Hit]) -> Iterator[Episode]:
+    """The episodes that a question recalled: the best hit, and those that have a word of it or stand out otherwise.
+
+    A small memory fills the places of an answer with all it has; what only fills them must not move up.
+    """
+    stems = query_terms(question[:_QUESTION])
+    for place, hit in enumerate(hits):
+        if not isinstance(hit.item, Episode):
+            continue
+        stands_out = any(hit.why.get(name, 0.0) >= _CLEARLY for name in _ABOUT)
+        if not place or stands_out or stems_in(hit.text, stems):
+            yield hit.item
+
+
 def _check(question: str, limit: int, prefer: Prefer, min_score: float | None, min_confidence: float | None) -> None:
     if not isinstance(question, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"recall was given {question!r} as a question; pass text")
@@ -630,17 +653,21 @@ def _as_candidates(hits: HitColumns, *, is_statement: bool = False) -> Candidate
 # Working memory: the recent turns of a user in other conversations.
 
 
-def are_recent(scope: Scope, layer: MemoryLayerConfig, *, now: datetime) -> Filter:
-    """The filter for the records of a user in L1, without those of the conversation in `scope`.
+_TO_SPARE = 64
+"""How many more of the records that were written last are read than are shown: they may tell of earlier times."""
 
-    The retention of L1 applies, even if the jobs that enforce it have not run.
+
+def recent(scope: Scope, layer: MemoryLayerConfig, *, now: datetime) -> Filter | Newest:
+    """What to read of a user's records in L1, without those of the conversation in `scope`.
+
+    The retention and the capacity of L1 apply, even if the jobs that enforce them have not run.
     """
     wanted: list[Filter] = [Eq("kind", "episode"), Eq("layer", int(Layer.L1)), Eq("archived_at", None)]
     if layer.retention_hours is not None:
         wanted.append(Range("recorded_at", low=now - timedelta(hours=layer.retention_hours)))
     if scope.session_id is not None:
         wanted.append(Not(Eq("session_id", scope.session_id)))
-    return And(*wanted)
+    return And(*wanted) if layer.capacity is None else Newest(And(*wanted), layer.capacity + _TO_SPARE)
 
 
 def latest_turns(found: Iterable[Record], layer: MemoryLayerConfig) -> tuple[Episode, ...]:

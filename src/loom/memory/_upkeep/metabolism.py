@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -25,6 +25,7 @@ from loom.core.record import Claim, Episode, Fact, Hit, Layer, Provenance, Recor
 from loom.core.scope import Scope
 from loom.core.threads import Locks, off_loop
 from loom.errors import LoomError, StaleWrite, StoreConflict
+from loom.memory._recall.recall import recalled
 from loom.memory._shared import TRIES, every, get_all, list_together, retry_stale
 from loom.memory._upkeep.summaries import (
     EPISODE,
@@ -39,9 +40,7 @@ from loom.memory._upkeep.summaries import (
 from loom.memory._write.apply_claims import Learner
 from loom.memory.config import MemoryConfig, MemoryLayerConfig, MemoryStrategyType
 from loom.memory.results import Metabolized, reason_of
-from loom.protocols.memory_store import Job, Lease, Store, Touches
-from loom.text.passages import stems_in
-from loom.text.words import query_terms
+from loom.protocols.memory_store import Job, Lease, Newest, Store, Touches
 
 # Layers: access counts, promotion, importance, and what leaves a layer.
 
@@ -183,27 +182,6 @@ def in_layer(layer: Layer) -> Filter:
     return And(Eq("kind", "episode"), Eq("layer", int(layer)), Eq("archived_at", None))
 
 
-_QUESTION = 2_000
-"""Characters of a question whose words are compared."""
-_ABOUT = ("dense", "time", "speaker")
-_CLEARLY = 1.4
-"""What one of these signals adds to the score of a hit that stands out by it: for `dense`, two standard deviations."""
-
-
-def recalled(question: str, hits: Sequence[Hit]) -> Iterator[Episode]:
-    """The episodes that a question recalled: the best hit, and those that have a word of it or stand out otherwise.
-
-    A small memory fills the places of an answer with all it has; what only fills them must not move up.
-    """
-    stems = query_terms(question[:_QUESTION])
-    for place, hit in enumerate(hits):
-        if not isinstance(hit.item, Episode):
-            continue
-        stands_out = any(hit.why.get(name, 0.0) >= _CLEARLY for name in _ABOUT)
-        if not place or stands_out or stems_in(hit.text, stems):
-            yield hit.item
-
-
 class Accesses:
     """Counts the records that were recalled."""
 
@@ -318,6 +296,8 @@ LEASE = timedelta(seconds=30)
 """Rules take milliseconds, so a lease this old belongs to a worker that died."""
 PASS = 1000
 """Jobs of one pass."""
+_BACKLOG = 256
+"""So many records over the capacity of L1, as after an import, are left to a job: a turn does not wait for them."""
 MAX_ATTEMPTS = 5
 """With pauses of 2, 4, 8 and 16 seconds between them, a job outlives half a minute of trouble."""
 _NEXT = {Layer.L2: "assimilate", Layer.L3: "sediment"}
@@ -573,11 +553,15 @@ class Metabolism:
             AlreadyStored: they have ids of their own (`keyed`), and some of them are stored.
         """
         # One read for all that is likely to be looked at: the layer that grows, what comes back, and where it comes to.
-        layers = [in_layer(Layer.L1), in_layer(Layer.L2)] if due.back or due.kinds else [in_layer(Layer.L1)]
+        room = self._config.l1.capacity
+        growing = in_layer(Layer.L1) if room is None else Newest(in_layer(Layer.L1), room + _BACKLOG)
+        layers = [growing, in_layer(Layer.L2)] if due.back or due.kinds else [growing]
         ids = (*due.back, *map(statement_id, due.back), *((e.id for e in new) if keyed else ()))
         first, *others = await list_together(self._store, scope, *layers, *([In("id", ids)] if ids else ()))
         if keyed and (stored := {e.id for e in new} & {record.id for record in others[-1]}):
             raise AlreadyStored({record.id: record for record in others[-1] if record.id in stored})
+        if room is not None and len(first) == room + _BACKLOG:
+            return Effects(jobs=[self.job(scope, LAYER_JOBS[Layer.L1]), *due.jobs(scope, self.job)])
         plan = await self._plan(scope, Layer.L1, set(), new, found=first)
         effects = self._moved(Effects(put=[*await self._in_l2(plan.promote)]), scope, Layer.L1, plan)
         kinds, effects.jobs = {*due.kinds, *(job.kind for job in effects.jobs)}, []

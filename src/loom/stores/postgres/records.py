@@ -19,7 +19,7 @@ from loom.core.record import Layer, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.core.threads import off_loop
 from loom.errors import StaleWrite
-from loom.protocols.memory_store import DeadLetter, Job, Lease
+from loom.protocols.memory_store import DeadLetter, Job, Lease, Newest
 from loom.stores import _sql
 from loom.stores._record_table import Keys, check_version, lease_lost, new_jobs, no_record
 from loom.stores._search import (
@@ -528,15 +528,19 @@ async def select(
     return [_sql.from_row(row) async for row in found]
 
 
-async def select_all(db: Database, scope: Scope, wheres: Sequence[Filter]) -> list[list[Record]]:
+async def select_all(db: Database, scope: Scope, wheres: Sequence[Filter | Newest]) -> list[list[Record]]:
     """The records that fit each filter, by id; with one statement where columns can tell which fit."""
-    conditions = [condition(where) for where in wheres]
+    wanted = [where if isinstance(where, Newest) else Newest(where, 0) for where in wheres]
+    conditions = [condition(where) for where, _ in wanted]
     if not all(fits.exact for fits in conditions):
-        return [await select(db, scope, where=where, after=None, limit=None) for where in wheres]
+        found = [await select(db, scope, where=one.where, after=None, limit=None) for one in wanted]
+        return [one.of(records) if one.limit else records for one, records in zip(wanted, found, strict=True)]
     sql, values = seen(scope)
     lists = [
-        f"SELECT {place}, {_sql.SELECTED} FROM records AS r WHERE {sql} AND {fits.sql}"
-        for place, fits in enumerate(conditions)
+        f"SELECT {place}, listed.* FROM (SELECT {_sql.SELECTED} FROM records AS r WHERE {sql} AND {fits.sql}"
+        + (f" AND r.kind = 'episode' ORDER BY r.recorded_at DESC LIMIT {one.limit:d}" if one.limit else "")
+        + ") AS listed"
+        for place, (fits, one) in enumerate(zip(conditions, wanted, strict=True))
     ]
     bound = [value for fits in conditions for value in (*values, *fits.values)]
     found = [list[Record]() for _ in wheres]

@@ -12,7 +12,7 @@ from loom.core.filter import Filter
 from loom.core.record import Hit, Layer, Receipt, Record
 from loom.core.scope import Scope
 from loom.protocols.embedder import Vector
-from loom.protocols.memory_store import DeadLetter, HitColumns, Job, Lease, Query, SearchKeys, Together
+from loom.protocols.memory_store import DeadLetter, HitColumns, Job, Lease, Newest, Query, SearchKeys, Together
 from loom.stores._record_table import Keys
 from loom.stores.base import (
     After,
@@ -191,7 +191,7 @@ class PostgresStore(BaseMemoryStore):
     async def _found_by(self, scope: Scope, ids: Sequence[str]) -> Mapping[str, SearchKeys]:
         return await self._transact(scope, lambda db: vector_rows.search_keys(db, scope, ids))
 
-    async def read_together(self, scope: Scope, *wheres: Filter) -> Together:
+    async def read_together(self, scope: Scope, *wheres: Filter | Newest) -> Together:
         """The epoch of the scope's user, and the records that fit each filter."""
 
         async def read(db: Database, row: Row) -> Together:

@@ -16,7 +16,7 @@ from loom.core.record import Episode, Hit, Layer, Passage, Receipt, Record, join
 from loom.core.scope import Scope
 from loom.errors import StoreConflict, StoreError
 from loom.protocols.embedder import Vector
-from loom.protocols.memory_store import DeadLetter, HitColumns, Job, Lease, Query, SearchKeys, Together
+from loom.protocols.memory_store import DeadLetter, HitColumns, Job, Lease, Newest, Query, SearchKeys, Together
 from loom.stores import _search as index_search
 from loom.stores._record_table import Keys, RecordChange, UserRecords, columns_of, copied, sees, unit_vector
 from loom.stores._sql import to_micros
@@ -166,11 +166,14 @@ class RedisStore(LocalSearchStore):
     async def _view(self, scope: Scope, question: Callable[[UserRecords], _T]) -> _T:
         return (await self._copies.ask(scope, question))[1]
 
-    async def read_together(self, scope: Scope, *wheres: Filter) -> Together:
+    async def read_together(self, scope: Scope, *wheres: Filter | Newest) -> Together:
         """The epoch of the scope's user, and the records that fit each filter."""
 
         def lists(user: UserRecords) -> list[list[Record]]:
-            return [[copied(record) for record in user.select(scope, where)] for where in wheres]
+            return [[copied(record) for record in fitting(user, where)] for where in wheres]
+
+        def fitting(user: UserRecords, where: Filter | Newest) -> list[Record]:
+            return where.of(user.select(scope, where.where)) if isinstance(where, Newest) else user.select(scope, where)
 
         return Together(*await self._copies.ask(scope, lists))
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from loom.core.filter import Eq, Filter
 from loom.core.record import Layer, Record, WorkingBlock
 from loom.core.scope import Scope
-from loom.protocols.memory_store import Around, DeadLetter, Job, Lease
+from loom.protocols.memory_store import Around, DeadLetter, Job, Lease, Newest
 from loom.stores import _sql
 from loom.stores._record_table import Keys, check_version, lease_lost, listed_place, new_jobs, no_record
 from loom.stores._search import BEHIND, FIRST, OWN
@@ -45,6 +45,10 @@ _OTHER_ROWS = "SELECT row FROM records WHERE user = ? AND layer IS NULL LIMIT ?"
 _LAYER_ROWS = "SELECT row FROM records WHERE user = ? AND layer = ? AND archived_at IS NULL LIMIT ?"
 _FEW = 1000
 _EPISODES = Eq("kind", "episode")
+
+
+Known: TypeAlias = dict[str, tuple[Row, Record]]
+"""Records by id, each with the row that it was made of."""
 
 
 class Changed(NamedTuple):
@@ -202,12 +206,9 @@ def select(
     where: Filter | None,
     after: str | None = None,
     limit: int | None = None,
-    known: dict[str, tuple[Row, Record]] | None = None,
+    known: Known | None = None,
 ) -> list[Record]:
-    """The records that fit, by id; all of them without a limit.
-
-    A record that is `known` is not made anew where its row is the same to the last column; others are added.
-    """
+    """The first records that fit, by id; all of them without a limit."""
     sql, values = _listed(db, user, scope, where)
     if sql is None:
         return []
@@ -219,13 +220,7 @@ def select(
     found: list[Record] = []
     last = after or ""
     for row in cursor:
-        held = None if known is None else known.get(row[0])
-        if held is not None and held[0] == row:
-            record = held[1]
-        else:
-            record = from_row(row)
-            if known is not None:
-                known[row[0]] = row, record
+        record = _made(row, known)
         if record.id <= last:  # pages would go round in circles
             raise DamagedData(f"the index of records has {record.id!r} behind {last!r}")
         last = record.id
@@ -235,6 +230,32 @@ def select(
                 break
     cursor.close(True)
     return found
+
+
+def select_all(db: Database, user: int, scope: Scope, where: Filter | Newest, known: Known) -> list[Record]:
+    """All records that fit, or the newest of them, by id."""
+    if not isinstance(where, Newest):
+        return select(db, user, scope, where=where, known=known)
+    sql, values = seen(user, scope)
+    fits = condition(where.where)
+    if not fits.exact:
+        return where.of(select(db, user, scope, where=where.where, known=known))
+    if place := listed_place(where.where):  # said so that the index by layer and time is walked from its end
+        sql, values = f"{sql} AND r.layer = ? AND r.archived_at IS NULL", (*values, place)
+    newest = f"{sql} AND {fits.sql} AND r.kind = 'episode' ORDER BY r.recorded_at DESC LIMIT ?"
+    found = rows(db, f"SELECT {SELECTED} FROM records AS r WHERE {newest}", *values, *fits.values, where.limit)
+    return sorted((_made(row, known) for row in found), key=lambda record: record.id)
+
+
+def _made(row: Row, known: Known | None) -> Record:
+    """The record of a row. One that is `known` is not made anew where its row is the same to the last column."""
+    held = None if known is None else known.get(row[0])
+    if held is not None and held[0] == row:
+        return held[1]
+    record = from_row(row)
+    if known is not None:
+        known[row[0]] = row, record
+    return record
 
 
 def _listed(db: Database, user: int, scope: Scope, where: Filter | None) -> tuple[str | None, tuple[Any, ...]]:

@@ -30,6 +30,7 @@ from loom.protocols.memory_store import (
     IndexDifference,
     Job,
     Lease,
+    Newest,
     Others,
     Query,
     SearchKeys,
@@ -382,9 +383,10 @@ class SqliteStore(BaseMemoryStore):
         )
         return self._touches.shown_on(scope, found)
 
-    async def read_together(self, scope: Scope, *wheres: Filter) -> Together:
+    async def read_together(self, scope: Scope, *wheres: Filter | Newest) -> Together:
         """The epoch of the scope's user, and the records that fit each filter."""
-        if any(map(self._touches.asked_for_by, wheres)):
+        filters = [where.where if isinstance(where, Newest) else where for where in wheres]
+        if any(map(self._touches.asked_for_by, filters)):
             await self._commit(self._touches.write)
 
         def read(db: Database) -> Together:
@@ -392,7 +394,7 @@ class SqliteStore(BaseMemoryStore):
             if user is None:
                 return Together(epoch_of(db, scope), [[] for _ in wheres])
             known = self._cache.records(user)
-            found = [records.select(db, user, scope, where=where, known=known) for where in wheres]
+            found = [records.select_all(db, user, scope, where, known) for where in wheres]
             return Together(epoch_of(db, scope), found)
 
         epoch, lists = await self._view(read, ("lists", str(len(wheres)), *base.owner(scope)))

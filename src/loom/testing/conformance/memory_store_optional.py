@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from random import Random
 from typing import Any, Protocol, TypeAlias, cast
@@ -13,7 +14,7 @@ import pytest
 
 from loom.core.clock import to_micros
 from loom.core.filter import Eq
-from loom.core.record import Episode, Hit, Layer, Record, rank_key
+from loom.core.record import Episode, Hit, Layer, Provenance, Record, rank_key
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, NotFound, StaleWrite, StoreConflict, UsageError
 from loom.protocols.memory_store import (
@@ -25,6 +26,7 @@ from loom.protocols.memory_store import (
     KeepsKeys,
     KeepsVectors,
     MemoryStore,
+    Newest,
     PrimaryStore,
     Prunes,
     Query,
@@ -592,6 +594,19 @@ class EpochLaws:
             assert found.epoch == await store.epoch(scope)
             single = [await store.list(scope, where=where) for where in wheres]
             assert [list(records) for records in found.lists] == [list(records) for records in single]
+
+    @needs(ReadsTogether)
+    async def test_the_newest_of_many_are_those_recorded_last(self, store: _TogetherStore) -> None:
+        """Of the episodes that fit a filter, by id, as many as were asked for; beside lists of all."""
+        later = [timedelta(minutes=n * 7 % 10) for n in range(10)]
+        await store.put(ALICE, *(an_episode(f"e{n}", recorded_at=START + by) for n, by in enumerate(later)))
+        await store.put(ALICE, an_episode("t", recorded_at=START + HOUR, provenance=Provenance("tool")), a_fact("f"))
+        said = Eq("origin", "user")
+        for limit in (1, 3, 10, 50):
+            newest, all_of_them = (await store.read_together(ALICE, Newest(said, limit), said)).lists
+            last = sorted(range(10), key=later.__getitem__)[-limit:]
+            assert [record.id for record in newest] == [f"e{n}" for n in sorted(last)]
+            assert len(all_of_them) == 11
 
     @pytest.mark.parametrize("name", _REMOVALS)
     async def test_a_write_prepared_before_a_removal_is_refused(self, store: Store, name: str) -> None:
