@@ -150,9 +150,10 @@ async def _serve(served: _Served) -> None:
     from loom.engine.urls import without_secrets
     from loom.server.http.app import create_app
     from loom.server.http.guard import LOOPBACK
-    from loom.server.http.listen import http_server
+    from loom.server.http.listen import http_server, shorten_pauses
 
     sys.setswitchinterval(_SWITCH_SECONDS)
+    shorten_pauses()
     checkpoints, notes = agent_checkpoints(None, served.url)
     config, left_out = await _with_knowledge(served.knowledge)
     notes = (*notes, *left_out)
