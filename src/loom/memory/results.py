@@ -63,7 +63,8 @@ class Remembered:
 class Recalled:
     """The hits of a recall, best first, with notes about the search.
 
-    `searched` is the number of records in the memory; it is counted only if nothing like the question was found.
+    `searched` is the number of records in the memory. Where a store would have to count them, it is None unless nothing
+    like the question was found.
     `confidence` is how likely it is that the memory holds anything about the question, from 0 to 1.
     """
 

@@ -642,13 +642,21 @@ def _moved(
     turns: Sequence[_RankedTurn],
     repeats: Callable[[_RankedTurn, _RankedTurn], bool],
 ) -> list[Ranked]:
-    """The ranking with each of `newer_ones` just above the best of the earlier turns that it repeats."""
+    """The ranking with each of `newer_ones` just above the best of the earlier turns that it repeats.
+
+    `turns` are in the order of time, and hold the newer ones.
+    """
     found = {r.id: r for r in ranked}
     for newer in newer_ones:
-        own = found[newer.id]
-        ahead = (found[older.id].score for older in turns if older.age < newer.age and repeats(older, newer))
-        above = max((score for score in ahead if own.score <= score <= own.score + FAR), default=None)
-        if above is not None:
+        own, above = found[newer.id], -inf
+        lowest, highest = own.score, own.score + FAR
+        for older in turns:
+            if older is newer:
+                break
+            score = found[older.id].score
+            if lowest <= score <= highest and score > above and repeats(older, newer):
+                above = score
+        if above > -inf:
             score = above + _STEP
             found[own.id] = Ranked(own.id, score, {**own.why, "newer": score - own.score})
     return sorted(found.values(), key=lambda r: (-r.score, r.id))

@@ -255,7 +255,7 @@ class Recall:
         return Recalled(
             hits=hits,
             scope=scope,
-            searched=searched,
+            searched=found.held if searched is None else searched,
             tokens=used,
             confidence=confidence,
             problems=problems,
