@@ -1,10 +1,11 @@
 """Load on `loom serve` as it is shipped: CPU per request, capacity, and what 70% of it feels like.
 
-    python -m benchmarks.load [--seconds 300] [--sessions 1000] [--json] [--url sqlite:FILE]
+    python -m benchmarks.load [--seconds 300] [--sessions 1000] [--records 100] [--json] [--url sqlite:FILE]
 
 The server is a process of its own on SQLite with durability `full`, reached over HTTP with tokens; the callers are this
-process. First each kind of request is sent by callers that wait for their answers (a closed loop): CPU of the server
-process for one, all threads together, and how many a second. Then the mix of them, which is the capacity. Then 70% of
+process. Every user has so many records at first: searches of users who have little cost less, and what is measured is
+to be what the server carries later, too. First each kind of request is sent by callers that wait for their answers (a
+closed loop): CPU of the server process for one, all threads together, and how many a second. Then the mix of them, which is the capacity. Then 70% of
 it arrive at random moments, whether or not the server keeps up (an open loop), and a latency counts from the moment at
 which its request was due. The lag of the server's event loop is what the server measures of itself, in `/metrics`.
 """
@@ -86,10 +87,16 @@ class Load:
         if kind == "search":
             thing = _THINGS[number % len(_THINGS)]
             return self._post(f"/v1/users/{user}/recall", {"query": f"Where did we have {thing}?", "limit": 5})
-        count = 10 if kind == "batch of ten" else 1
-        items = [{"text": text_of(number * 10 + place)} for place in range(count)]
-        body = {"items": items, "session": "talk", "learn": kind == "add and learn"}
-        return self._post(f"/v1/users/{user}/memories", body)
+        return self._adding(user, 10 if kind == "batch of ten" else 1, learn=kind == "add and learn")
+
+    def filling(self, user: int, count: int) -> bytes:
+        """What a user has said before."""
+        self.number += 1
+        return self._adding(f"user-{user}", count, learn=False)
+
+    def _adding(self, user: str, count: int, *, learn: bool) -> bytes:
+        items = [{"text": text_of(self.number * 10 + place)} for place in range(count)]
+        return self._post(f"/v1/users/{user}/memories", {"items": items, "session": "talk", "learn": learn})
 
     def _post(self, path: str, body: dict[str, Any]) -> bytes:
         content = json.dumps(body).encode()
@@ -247,7 +254,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 async def measure(
-    url: str, folder: Path, *, seconds: float, sessions: int, say: Callable[[str], None]
+    url: str, folder: Path, *, seconds: float, sessions: int, records: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """All phases."""
     tokens = TokenFile(folder / "tokens.json")
@@ -255,12 +262,13 @@ async def measure(
     operator = tokens.add("operator", rights=["operate"])
     each = max(3.0, min(15.0, seconds / 10))
     with server(url, tokens.path) as (address, process):
-        say(f"filling {sessions} sessions")
+        say(f"filling {sessions} sessions with {records} records each")
         async with lines_to(address, CALLERS) as lines:
             fill = Measured()
-            for start in range(0, 2 * sessions, CALLERS):
-                some = lines[: 2 * sessions - start]
-                await asyncio.gather(*(fill.ask(one, "batch of ten", load.request("batch of ten"), 0) for one in some))
+            for start in range(0, sessions, CALLERS):
+                users = range(start, min(start + CALLERS, sessions))
+                some = [(line, load.filling(user, records)) for line, user in zip(lines, users, strict=False)]
+                await asyncio.gather(*(fill.ask(line, "batch of ten", request, 0) for line, request in some))
         found: dict[str, Any] = {"errors": fill.errors[:5], "per request": {}}
         for kind in KINDS:
             say(f"closed loop: {kind}")
@@ -319,14 +327,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--sessions", type=int, default=1_000)
+    parser.add_argument("--records", type=int, default=100, help="what each user has at first")
     parser.add_argument("--url", help="the store; by default a new SQLite file")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     console = Console(stderr=True)
     with TemporaryDirectory() as folder:
         url = given.url or f"sqlite:{folder}/load.db"
-        work = measure(url, Path(folder), seconds=given.seconds, sessions=given.sessions, say=console.print)
-        found = asyncio.run(work)
+        sizes = {"sessions": given.sessions, "records": given.records}
+        found = asyncio.run(measure(url, Path(folder), seconds=given.seconds, **sizes, say=console.print))
     if given.json:
         print(json.dumps(found, indent=1))
     else:
