@@ -5,9 +5,10 @@
 The server is a process of its own on SQLite with durability `full`, reached over HTTP with tokens; the callers are this
 process. Every user has so many records at first: searches of users who have little cost less, and what is measured is
 to be what the server carries later, too. First each kind of request is sent by callers that wait for their answers (a
-closed loop): CPU of the server process for one, all threads together, and how many a second. Then the mix of them, which is the capacity. Then 70% of
-it arrive at random moments, whether or not the server keeps up (an open loop), and a latency counts from the moment at
-which its request was due. The lag of the server's event loop is what the server measures of itself, in `/metrics`.
+closed loop): CPU of the server process for one, all threads together, and how many a second. Then the mix of them,
+which is the capacity. Then 70% of it arrive at random moments, whether or not the server keeps up (an open loop), and a
+latency counts from the moment at which its request was due. The lag of the server's event loop is what the server
+measures of itself, in `/metrics`.
 """
 
 from __future__ import annotations

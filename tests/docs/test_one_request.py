@@ -95,12 +95,16 @@ async def test_the_steps_are_called_in_this_order(called):
 
 @pytest.mark.anyio
 async def test_a_turn_can_be_read_in_few_files(tmp_path):
-    """The source files that the second turn enters, with memory and a tool. The number may only fall."""
+    """The source files that the second turn enters, with memory and a tool. The number may only fall.
+
+    The store is left out: some of its reads are done in threads, where nothing is noted.
+    """
     entered: set[str] = set()
 
     def note(frame, event, _):
-        if event == "call" and frame.f_code.co_filename.startswith(str(ROOT / "src")):
-            entered.add(frame.f_code.co_filename)
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(str(ROOT / "src")) and "/stores/" not in path:
+            entered.add(path)
 
     model = ScriptedModel(["Good.", [ToolCallPart("c1", "weather", {"city": "Oslo"})], "Sunny."])
     async with Agent("Be brief.", model=model, memory=f"sqlite:{tmp_path}/turn.db", tools=[weather]) as agent:
@@ -112,7 +116,7 @@ async def test_a_turn_can_be_read_in_few_files(tmp_path):
         finally:
             sys.setprofile(before)
     assert result.text == "Sunny."
-    assert len(entered) <= 64, "\n".join(sorted(entered))
+    assert len(entered) <= 56, "\n".join(sorted(entered))
 
 
 def test_a_function_that_is_not_there_is_noticed():

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import apsw
 import pytest
 
 from loom import open_memory
+from loom.core.filter import And, Eq, Range
+from loom.core.record import Layer
+from loom.protocols.memory_store import Query
+from loom.stores._search import Vectors
+from loom.stores.sqlite import records
 from loom.stores.sqlite.connection import Database, holding
-from loom.stores.sqlite.file import SqliteFile
+from loom.stores.sqlite.file import Pace, SqliteFile
 from loom.stores.sqlite.store import SqliteStore
+from loom.testing.conformance.suite import ALICE, an_episode
 
 pytestmark = pytest.mark.anyio
 
@@ -139,3 +147,67 @@ async def test_what_is_found_is_the_same_on_the_event_loop_and_in_a_thread(tmp_p
             hits = (await memory.recall("Which plum grows in garden 3?", user_id="alice", limit=20)).hits
             found.append([(hit.item.id, hit.score, dict(hit.why)) for hit in hits])
         assert found[0] == found[1] != []
+
+
+@pytest.fixture
+async def large(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    """A store whose user has little in the first layer and much in the fourth."""
+    async with SqliteStore(tmp_path / "large.db", durability="fast") as store:
+        many = [replace(an_episode(f"e{n:05}", f"plum number {n}"), layer=Layer.L4) for n in range(2_000)]
+        await store.put(ALICE, *many, an_episode("new", "a pear"))
+        yield store
+
+
+@pytest.fixture
+def read_here(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows each call of the driver on the event loop gave."""
+    here, given = threading.get_ident(), list[int]()
+    made = records._made
+
+    def counted(row: Any, known: Any) -> Any:
+        given.extend([1] if threading.get_ident() == here else [])
+        return made(row, known)
+
+    monkeypatch.setattr(records, "_made", counted)
+    return given
+
+
+def living(layer: Layer) -> And:
+    return And(Eq("kind", "episode"), Eq("layer", int(layer)), Eq("archived_at", None))
+
+
+async def test_a_long_list_is_not_read_on_the_event_loop_because_a_short_one_was_quick(large, read_here):
+    for _ in range(2):
+        await large.read_together(ALICE, living(Layer.L1), living(Layer.L2))
+    read_here.clear()
+    assert sum(map(len, (await large.read_together(ALICE, living(Layer.L3), living(Layer.L4))).lists)) == 2_000
+    assert read_here == []
+
+
+async def test_a_list_that_became_long_is_left_to_a_thread(large, read_here, monkeypatch):
+    """Whatever was quick: where nothing is waited for, few rows are read."""
+    monkeypatch.setattr(Pace, "is_quick", lambda *_: True)
+    for where in (living(Layer.L4), Range("id", low="e", high="f")):
+        read_here.clear()
+        assert len((await large.read_together(ALICE, where)).lists[0]) == 2_000
+        assert len(read_here) < 1_000
+
+
+async def test_a_search_that_has_much_to_bring_in_is_left_to_a_thread(large, monkeypatch):
+    here, brought = threading.get_ident(), list[int]()
+    append = Vectors.append
+
+    def counted(vectors: Vectors, numbers: Any, block: Any) -> None:
+        brought.extend([len(numbers)] if threading.get_ident() == here else [])
+        append(vectors, numbers, block)
+
+    monkeypatch.setattr(Vectors, "append", counted)
+    await large.bind("suite:1:2", 2)
+    await large.put_vectors(ALICE, {f"e{n:05}": [1.0, n / 10] for n in range(2_000)})
+    monkeypatch.setattr(Pace, "is_quick", lambda *_: True)
+    query = Query(text="plum", vector=[1.0, 0.0], archived=True)
+    for where in (None, Eq("speaker", "nobody")):
+        assert len(await large.search_columns(ALICE, replace(query, where=where), near=20)) == (
+            20 if where is None else 0
+        )
+    assert brought == []

@@ -133,16 +133,16 @@ def build_parts(
         tools=toolbox,
         skills=active,
         long_results=long_results,
-        saver=Saver(store or _in_process(), scope, clock=clock, ids=ids),
+        saver=Saver(store or _in_process(clock), scope, clock=clock, ids=ids),
         memory=SessionMemory(memory, scope, config) if memory else None,
         spans=spans,
     )
 
 
-def _in_process() -> CheckpointStore:
+def _in_process(clock: Clock) -> CheckpointStore:
     from loom.stores.inmemory.checkpoints import MemoryCheckpointStore  # noqa: PLC0415  (only where no store is given)
 
-    return MemoryCheckpointStore()
+    return MemoryCheckpointStore(clock=clock)
 
 
 # The options of one turn: metadata, a cost limit, and the form of the answer.

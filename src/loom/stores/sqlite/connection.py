@@ -27,6 +27,8 @@ Durability: TypeAlias = Literal["full", "fast"]
 SYNCHRONOUS: dict[str, str] = {"full": "FULL", "fast": "NORMAL"}
 
 BUSY_MILLISECONDS = 10_000
+_MOST_AT_ONCE = 600
+"""How many rows a read that may not wait reads: some ten milliseconds."""
 _MOST_STATEMENTS = 512
 """How many are kept compiled, the most that the driver takes. Each use moves one to the end of the line, and each of
 its rows where a statement is run for many: 100, its own choice, are all gone after one larger write."""
@@ -103,6 +105,12 @@ def at_once() -> Generator[None]:
         yield
     finally:
         _READING.may_wait = True
+
+
+def check_short(count: int) -> None:
+    """Where nothing is waited for, leave a read of so many rows to where it may take long."""
+    if count > _MOST_AT_ONCE and not _READING.may_wait:
+        raise MustWait(f"{count:,} rows are a long read")
 
 
 @contextmanager
@@ -245,10 +253,12 @@ class KnownRows:
     All as of a revision of the user.
     """
 
-    __slots__ = ("_by_condition", "revision")
+    __slots__ = ("_by_condition", "chars", "revision")
 
     def __init__(self, revision: int) -> None:
         self.revision = revision
+        self.chars = 0
+        """How many characters their texts have; those that were dropped since are counted on."""
         self._by_condition: OrderedDict[Condition, dict[int, Row | None]] = OrderedDict()
 
     def __len__(self) -> int:

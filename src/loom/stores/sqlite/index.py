@@ -50,6 +50,7 @@ from loom.stores.sqlite.connection import (
     KnownRows,
     Row,
     Sizes,
+    check_short,
     find_rows,
     from_row,
     holding,
@@ -402,6 +403,8 @@ _ROW_BYTES = 1_500
 """How many bytes a row takes that is kept, roughly."""
 _MOST_ROWS = 16_384
 """How many rows of a user are kept for the next searches."""
+_MOST_CHARS = 32 * 2**20
+"""How many characters the texts of these rows have: a text may have a million."""
 _MOST_RECORDS = 1_024
 """How many records of a user are kept for the next turns: those of the first layers, facts and blocks."""
 _MOST_GONE = 1 / 8
@@ -573,14 +576,16 @@ class _Held:
     @property
     def nbytes(self) -> int:
         """How much memory it takes."""
-        texts = _TAIL_BYTES * self.tail.chars + _ROW_BYTES * (len(self.rows) + 2 * len(self.records))
+        texts = _TAIL_BYTES * self.tail.chars + self.rows.chars
+        texts += _ROW_BYTES * (len(self.rows) + 2 * len(self.records))
         return self.vectors.nbytes + self.chain.nbytes + texts
 
     def update_words(self, db: Database, user: int, sizes: Sizes) -> None:
         """Bring in the turns that were written since; start anew where others changed."""
-        if not self.tail.is_before(sizes):
-            self.tail = NewestTexts()
-        self.tail.update(db, user, sizes)
+        tail, self.tail = self.tail, NewestTexts()  # where it fails half way, it is made anew
+        tail = tail if tail.is_before(sizes) else NewestTexts()
+        tail.update(db, user, sizes)
+        self.tail = tail
         if sizes.relinked != self.linked:
             self.linked, self.chain = sizes.relinked, TurnOrder(links_of(db, user, sizes, 0, self.tail))
         elif len(self.chain) < sizes.size:
@@ -598,6 +603,7 @@ class _Held:
             self.bound, self.gone, self.last = bound, gone, 0
             self.vectors = Vectors(size, exact_numbers=exact_numbers)
             if sizes.indexed * size > exact_numbers:
+                check_short(sizes.indexed)
                 self._load_sketches(db, user, sizes)
         self.last = self._append(self.vectors, db.execute(_NEW_VECTORS, (user, self.last))) or self.last
 
@@ -605,6 +611,7 @@ class _Held:
         """Bring in vectors; returns the number of the last one, 0 where there is none."""
         last, found = 0, iter(found)
         while page := list(islice(found, _PAGE)):
+            check_short(len(page))
             block = _matrix([data for _, _, data in page], self.bound[1] if self.bound else 0)
             vectors.append([number_of(row) for _, row, _ in page], block)
             last = page[-1][0]
@@ -684,7 +691,9 @@ class SearchCache:
             gone = self._changes(user, known.revision, sizes.revision)
             if known.revision > sizes.revision:
                 known = KnownRows(sizes.revision)  # what is held is newer than the view
-            elif gone is None or len(known) > _MOST_ROWS:  # another process may have changed any of them
+            elif (
+                gone is None or len(known) > _MOST_ROWS or known.chars > _MOST_CHARS
+            ):  # another process may have changed any of them
                 known = held.rows = KnownRows(sizes.revision)
             else:
                 known.drop(gone, sizes.revision)

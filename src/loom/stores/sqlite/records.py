@@ -13,7 +13,7 @@ from loom.core.record import Layer, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.protocols.memory_store import Around, DeadLetter, Job, Lease, Newest
 from loom.stores import _sql
-from loom.stores._record_table import Keys, check_version, lease_lost, listed_place, new_jobs, no_record
+from loom.stores._record_table import Keys, check_version, copied, lease_lost, listed_place, new_jobs, no_record
 from loom.stores._search import BEHIND, FIRST, OWN
 from loom.stores._sql import to_micros
 from loom.stores.base import UNREADABLE, DamagedData, LeaseRequest, described, reading
@@ -22,6 +22,7 @@ from loom.stores.sqlite.connection import (
     WRITTEN,
     Database,
     Row,
+    check_short,
     condition,
     count_removal,
     find_rows,
@@ -221,6 +222,7 @@ def select(
     last = after or ""
     for row in cursor:
         record = _made(row, known)
+        check_short(len(found))
         if record.id <= last:  # pages would go round in circles
             raise DamagedData(f"the index of records has {record.id!r} behind {last!r}")
         last = record.id
@@ -251,10 +253,10 @@ def _made(row: Row, known: Known | None) -> Record:
     """The record of a row. One that is `known` is not made anew where its row is the same to the last column."""
     held = None if known is None else known.get(row[0])
     if held is not None and held[0] == row:
-        return held[1]
+        return copied(held[1])
     record = from_row(row)
     if known is not None:
-        known[row[0]] = row, record
+        known[row[0]] = row, copied(record)
     return record
 
 
@@ -274,6 +276,7 @@ def _listed(db: Database, user: int, scope: Scope, where: Filter | None) -> tupl
     elif (place := listed_place(where)) is not None:
         found = rows(db, _LAYER_ROWS, user, place, _FEW) if place else rows(db, _OTHER_ROWS, user, _FEW)
     if found is None or len(found) >= _FEW:
+        check_short(len(found or ()))
         return seen(user, scope)
     return "r.row IN (SELECT value FROM json_each(?))" if found else None, (json.dumps([row for (row,) in found]),)
 

@@ -35,6 +35,7 @@ from loom.stores.sqlite.connection import (
     SQLITE,
     Database,
     KnownRows,
+    check_short,
     condition,
     find_rows,
     from_row,
@@ -59,7 +60,7 @@ _AHEAD = 3
 _Row: TypeAlias = tuple[Any, ...]
 """A row of the table: its columns, the first of which is the id, then which one it is."""
 _ID = itemgetter(0)
-_KIND = COLUMNS.index("kind")
+_KIND, _TEXT = map(COLUMNS.index, ("kind", "text"))
 _times_of = itemgetter(*map(COLUMNS.index, ("valid_from", "valid_until", "recorded_at", "superseded_at")))
 
 
@@ -89,11 +90,12 @@ def _request(user: int, scope: Scope, query: Query, now: datetime) -> _SqliteReq
 class _Rows:
     """The rows of a user that a query may return; each is read once, and `known` ones not at all."""
 
-    __slots__ = ("_at", "_is_any_time", "_known", "_known_at", "db", "request")
+    __slots__ = ("_all", "_at", "_is_any_time", "_known", "_known_at", "_read", "db", "request")
 
     def __init__(self, db: Database, request: _SqliteRequest, known: KnownRows) -> None:
         self.db = db
         self.request = request
+        self._all, self._read = known, 0
         # What a filter matches that SQL cannot express is not told by the condition.
         self._known = known.fitting(request.at_any_time) if request.fits.exact else {}
         query = request.query
@@ -128,10 +130,13 @@ class _Rows:
             )
 
     def _read_whole(self, numbers: Sequence[int]) -> None:
+        self._read += len(numbers)
+        check_short(self._read)
         first = row_of(self.request.user, 0)
-        self._known.update(dict.fromkeys(numbers))
-        for row in _among(self.db, self.request, sorted([first + number for number in numbers])):
-            self._known[row[-1] - first] = row
+        found = _among(self.db, self.request, sorted([first + number for number in numbers]))
+        self._known.update(dict.fromkeys(numbers))  # once all are read: others look them up as well
+        self._known.update({row[-1] - first: row for row in found})
+        self._all.chars += sum([len(row[_TEXT] or "") for row in found])
 
 
 def search(

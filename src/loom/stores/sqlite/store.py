@@ -37,7 +37,7 @@ from loom.protocols.memory_store import (
     Together,
 )
 from loom.stores import base
-from loom.stores._record_table import Keys
+from loom.stores._record_table import Keys, listed_place
 from loom.stores._sql import NO_HITS, hit_columns
 from loom.stores.base import After, BaseMemoryStore, Bound, LeaseRequest, Owned, Write, Written
 from loom.stores.sqlite import check, index, records, search
@@ -397,7 +397,10 @@ class SqliteStore(BaseMemoryStore):
             found = [records.select_all(db, user, scope, where, known) for where in wheres]
             return Together(epoch_of(db, scope), found)
 
-        epoch, lists = await self._view(read, ("lists", str(len(wheres)), *base.owner(scope)))
+        what = ",".join(
+            [f"{type(where).__name__} {listed_place(one)}" for where, one in zip(wheres, filters, strict=True)]
+        )
+        epoch, lists = await self._view(read, (what, *base.owner(scope)))
         return Together(epoch, [self._touches.shown_on(scope, found) for found in lists])
 
     async def _count(self, scope: Scope, where: Filter | None) -> int:
