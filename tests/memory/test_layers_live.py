@@ -301,3 +301,17 @@ def test_a_field_that_is_not_given_is_the_default_of_its_layer():
     assert (config.l2.capacity, config.l2.retention_hours, config.l2.promote_threshold) == (7, 24, 5)
     assert config.l4 == MemoryConfig().l4
     assert isinstance(config.l4.auto_compress, bool)
+
+
+async def test_a_layer_that_an_import_filled_empties_where_no_jobs_are_run(clock):
+    """A program that only remembers, as a server does, without a worker."""
+    async with opened(clock) as memory:
+        held = [f"In year {number} a boat called {number} was built." for number in range(600)]
+        for start in range(0, 600, 100):
+            await memory.remember(held[start : start + 100], session_id=f"old{start}", **USER)
+        assert (await memory.stats(**USER))["L1"] == 600
+        for number in range(30):
+            await memory.remember(f"I like plum number {number}.", session_id="now", learn=True, **USER)
+        after = await memory.stats(**USER)
+        assert after["L1"] <= memory.config.l1.capacity
+        assert sum(after[name] for name in ("L1", "L2", "L3", "L4", "archived")) >= 630

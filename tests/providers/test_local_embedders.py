@@ -293,3 +293,14 @@ def test_minilm_averages_only_the_tokens_that_count():
     hidden = np.array([[[3.0, 0.0], [0.0, 4.0], [100.0, 100.0]], [[0.0, 2.0], [9.0, 9.0], [9.0, 9.0]]])
     mask = np.array([[1, 1, 0], [1, 0, 0]])
     assert mean_of_tokens(hidden, mask).round(6).tolist() == [[0.6, 0.8], [0.0, 1.0]]
+
+
+async def test_no_text_stays_in_memory_for_the_sake_of_its_vector():
+    embedder, text = StaticEmbedder(), "the code of the safe is 4711"
+    first = await embedder.embed([text])
+    assert np.array_equal(await embedder.embed([text]), first)
+    assert local._recent, "vectors of short texts are kept"
+    assert text not in repr(local._recent)
+    for number in range(200):
+        await embedder.embed([f"text number {number}"])
+    assert len(local._recent) <= 64

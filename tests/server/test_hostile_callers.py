@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
+import tracemalloc
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -170,6 +172,55 @@ async def test_a_body_of_too_many_values_is_refused_unparsed(path: str, body: by
             assert told["error"] == "too_large"
             assert "100,000 JSON values" in told["message"]
             assert "smaller batches" in told["advice"]
+
+
+@pytest.mark.parametrize("path", ["/v1/users/ann/memories", "/v1/users/ann/facts", "/v1/users/ann/recall"])
+@pytest.mark.parametrize("body", [b'{"items":' + b"x" * 2**20, b"\xff" * 2**20], ids=["no JSON", "no UTF-8"])
+async def test_nothing_of_a_body_that_is_refused_stays_in_memory(tokens: TokenFile, path: str, body: bytes) -> None:
+    tokens.add("somebody")
+    async with serving(tokens=tokens) as client:
+        await client.post(path, content=body, headers=_JSON)
+        gc.collect()
+        gc.disable()  # it comes by when many objects were made, and a megabyte is one
+        tracemalloc.start()
+        try:
+            for _ in range(10):
+                assert (await client.post(path, content=body, headers=_JSON)).status_code in {401, 422}
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+    assert held < 3 * 2**20
+
+
+@pytest.mark.parametrize("path", ["/v1/users/ann/memories", "/v1/users/ann/recall"])
+async def test_no_body_is_read_of_a_caller_without_a_token(tokens: TokenFile, path: str) -> None:
+    tokens.add("somebody")
+    read = list[int]()
+
+    async def body() -> AsyncGenerator[bytes]:
+        for place in range(10):
+            read.append(place)
+            yield b" " * 10_000
+
+    async with open_memory("inmemory") as memory, aclosing(open_checkpoints("inmemory")) as checkpoints:
+        app = create_app(memory, checkpoints, tokens=tokens)
+        pieces, answers = body(), list[Any]()
+
+        async def receive() -> dict[str, Any]:
+            piece = await anext(pieces, None)
+            return {"type": "http.request", "body": piece or b"", "more_body": piece is not None}
+
+        async def send(message: Any) -> None:
+            answers.append(message)
+
+        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
+        await app({**scope, "raw_path": path.encode(), "client": ("127.0.0.1", 1)}, receive, send)
+        assert answers[0]["status"] == 401
+        assert read == []
+        route = path.replace("/ann/", "/{user}/")
+        assert f'route="{route}",status="401"' in app._counts.text({})
 
 
 async def test_commas_and_brackets_in_texts_are_not_values() -> None:

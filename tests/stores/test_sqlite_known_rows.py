@@ -17,9 +17,9 @@ import pytest
 
 from loom.core.filter import And, Eq, In
 from loom.core.record import Episode, Layer
-from loom.errors import NotFound, StoreError
+from loom.errors import NotFound, StoreError, UsageError
 from loom.protocols.memory_store import Query
-from loom.stores.sqlite import SqliteStore, records, search
+from loom.stores.sqlite import SqliteStore, connection, search
 from loom.stores.sqlite.connection import connect, sizes_of
 from loom.stores.sqlite.index import NewestTexts
 from loom.testing.conformance.suite import ALICE, an_episode
@@ -189,7 +189,7 @@ async def test_records_that_are_read_together_again_are_as_they_are_now(
 
     first = await read()
     with monkeypatch.context() as patch:
-        patch.delattr(records, "from_row")  # no row is read twice
+        patch.delattr(connection, "from_row")  # no row is read twice
         assert await read() == first
     path = store._file.path
     async with SqliteStore(path) as other:  # as another process would
@@ -258,3 +258,38 @@ async def test_long_texts_that_are_kept_are_counted(tmp_path: Path) -> None:
         for _ in range(2):
             await store.search(ALICE, Query(text="tea", limit=30))
         assert store._cache._used <= 2**20
+
+
+LIVING = And(Eq("kind", "episode"), Eq("layer", 1), Eq("archived_at", None))
+
+
+async def test_long_texts_of_records_that_every_turn_reads_are_counted_and_bounded(tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path / "long.db", vector_cache_bytes=2**24) as store:
+        await store.put(ALICE, *(an_episode(f"e{n}", "tea " * 250_000) for n in range(30)))
+        await store.read_together(ALICE, LIVING)
+        ((_, held),) = store._cache._held.items()
+        assert 4_000_000 < held.records.chars < 6_000_000
+        assert store._cache._used >= held.records.chars
+        await store.put(ALICE, *(an_episode(f"s{n:05}", "tea") for n in range(3_000)))
+        assert len((await store.read_together(ALICE, LIVING)).lists[0]) == 3_030
+        assert len(held.records) <= 1_024
+
+
+@pytest.mark.parametrize("forgets", ["record", "session", "user"])
+async def test_what_is_forgotten_is_not_kept_in_memory(store: SqliteStore, forgets: str) -> None:
+    secret = replace(an_episode("secret", "tea: the code is 4711"), session_id="s")
+    await store.put(ALICE, secret)
+    await store.read_together(ALICE, LIVING)
+    assert "secret" in await found_by(store)
+    if forgets == "record":
+        await store.delete(ALICE, "secret")
+    else:
+        await store.forget(replace(ALICE, session_id="s") if forgets == "session" else ALICE)
+    assert not store._cache._held
+
+
+async def test_an_access_of_what_no_record_can_be_called_is_refused_at_once(store: SqliteStore) -> None:
+    with pytest.raises(UsageError, match="an id to touch"):
+        await store.touch(ALICE, "\ud800", at=START)
+    await store.put(ALICE, an_episode("after", "tea"))
+    assert await store.get(ALICE, "after")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
 
-from loom.core.checks import as_utc, check_text
+from loom.core.checks import as_utc, check_id, check_text
 from loom.core.clock import Clock, SystemClock
 from loom.core.filter import Filter
 from loom.core.record import Episode, Fact, Hit, Layer, Receipt, Record, WorkingBlock, joined
@@ -179,6 +179,8 @@ class BaseMemoryStore(ABC):
 
     async def touch(self, scope: Scope, *ids: str, at: datetime) -> None:
         """Count one access of each episode."""
+        for id in ids:
+            check_id(id, "an id to touch")
         await self._touch(scope, ids, as_utc(at, "the time of an access"))
 
     async def _checked_write(self, scope: Scope, write: Write) -> Written:

@@ -1,6 +1,7 @@
 """A copy of a user that starts from a snapshot is the one that was read row by row, and nothing outlives its removal."""
 
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
 
 import pytest
 
@@ -125,6 +126,18 @@ REMOVALS = {
     "forget": lambda store: store.forget(ALICE),
     "rebind": lambda store: store.rebind("m:2:2", 2),
 }
+
+
+async def test_no_snapshot_holds_an_attribute_or_a_speaker_that_was_taken_back(store, clock):
+    await answers(store)
+    held = an_episode("told", "the sea is calm", attributes={"phone": "4711", "topic": "sea"}, speaker="Anna")
+    for left in (replace(held, attributes={"topic": "sea"}), replace(held, speaker=None)):
+        await store.put(ALICE, held)
+        async with aclosing(another(store, clock)) as two:
+            await answers(two)
+        await store.touch(ALICE, "told", at=clock.now())
+        await store.put(ALICE, left)
+        assert await snapshot(store) == {}
 
 
 @pytest.mark.parametrize("removal", REMOVALS)

@@ -296,8 +296,9 @@ LEASE = timedelta(seconds=30)
 """Rules take milliseconds, so a lease this old belongs to a worker that died."""
 PASS = 1000
 """Jobs of one pass."""
-_BACKLOG = 256
-"""So many records over the capacity of L1, as after an import, are left to a job: a turn does not wait for them."""
+_BACKLOG, _SLICE = 256, 32
+"""So many records over the capacity of L1, as after an import, are left to a job: a turn does not wait for them. It
+moves a slice of them, the newest, so that the layer empties where jobs are never run, too."""
 MAX_ATTEMPTS = 5
 """With pauses of 2, 4, 8 and 16 seconds between them, a job outlives half a minute of trouble."""
 _NEXT = {Layer.L2: "assimilate", Layer.L3: "sediment"}
@@ -560,8 +561,10 @@ class Metabolism:
         first, *others = await list_together(self._store, scope, *layers, *([In("id", ids)] if ids else ()))
         if keyed and (stored := {e.id for e in new} & {record.id for record in others[-1]}):
             raise AlreadyStored({record.id: record for record in others[-1] if record.id in stored})
+        rest = list[Job]()
         if room is not None and len(first) == room + _BACKLOG:
-            return Effects(jobs=[self.job(scope, LAYER_JOBS[Layer.L1]), *due.jobs(scope, self.job)])
+            first = Newest(in_layer(Layer.L1), room + _SLICE).of(first)
+            rest.append(self.job(scope, LAYER_JOBS[Layer.L1]))
         plan = await self._plan(scope, Layer.L1, set(), new, found=first)
         effects = self._moved(Effects(put=[*await self._in_l2(plan.promote)]), scope, Layer.L1, plan)
         kinds, effects.jobs = {*due.kinds, *(job.kind for job in effects.jobs)}, []
@@ -577,6 +580,7 @@ class Metabolism:
             effects.add(await self._assimilated(scope, effects.moved, changed, second, writes_episodes=False))
         if "sediment" in kinds and all(job.kind != "sediment" for job in effects.jobs):
             effects.jobs.append(self.job(scope, "sediment"))  # L3 and L4 are large: a job looks at them
+        effects.jobs += rest
         return effects
 
     # -- the verbs ----------------------------------------------------------------------------------------

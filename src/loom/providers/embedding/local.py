@@ -158,7 +158,7 @@ class StaticEmbedder(EmbedsBatches):
         if not checked:
             return []
         if _load_table.cache_info().currsize and sum(map(len, checked)) <= _FEW_CHARS:
-            return [_recent_vector(text).copy() for text in checked]
+            return list(map(_recent_vector, checked))
         return await to_thread.run_sync(embed_static, checked)
 
 
@@ -188,7 +188,18 @@ def _static_vector(text: str) -> Any:
     return (total / np.sqrt(np.add.reduce(np.square(total, dtype=np.float64)))).astype(np.float32)
 
 
-_recent_vector = lru_cache(maxsize=_RECENT)(_static_vector)
+_recent: dict[bytes, Any] = {}
+
+
+def _recent_vector(text: str) -> Any:
+    """The vector of a short text, kept by a digest: nobody's text stays in memory after it was forgotten."""
+    digest = blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+    vector = _recent.get(digest)
+    if vector is None:
+        if len(_recent) >= _RECENT:
+            _recent.clear()
+        vector = _recent[digest] = _static_vector(text)
+    return vector.copy()
 
 
 def _sum_of(pieces: list[int]) -> Any:

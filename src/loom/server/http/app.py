@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
@@ -200,6 +201,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
+        _clear_frames(error)
         wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:5])
         is_json = "json" in request.headers.get("content-type", "")
         advice = "see /openapi.json" if is_json or request.method in {"GET", "DELETE"} else _SEND_JSON
@@ -207,6 +209,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> Response:
+        _clear_frames(error)
         status = 422 if error.status_code == 400 else error.status_code  # a body that is not JSON
         name = {404: "not_found", 405: "wrong_method", 422: "invalid"}.get(status, "failed")
         methods = ", ".join(_methods(app, request.url.path)) if status == 405 else ""
@@ -220,6 +223,16 @@ def _add_errors(app: FastAPI) -> None:
     async def broken(request: Request, error: Exception) -> Response:
         _log.exception("a request failed", exc_info=error)
         return answer(request, Refusal(500, "failed", "the server made a mistake", "its log says more"))
+
+
+def _clear_frames(error: BaseException | None) -> None:
+    """Let go of what the functions held that an error went through: a body that is not JSON is megabytes.
+
+    The error and they hold each other, so that it would all stay until the garbage collector comes by.
+    """
+    while error is not None:
+        clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _methods(app: FastAPI, path: str) -> list[str]:
@@ -271,32 +284,38 @@ class _Direct:
         if found is None or len(found[1]) > MAX_ID_BYTES:
             await self.framework(scope, receive, send)
             return
-        messages = [await receive()]
-        while messages[-1].get("more_body"):
-            messages.append(await receive())
-        if await self._answer(scope, messages, send, self._ways[found[2]], _NAME.convert(found[1])):
+        way = self._ways[found[2]]
+        scope["app"], scope["route"] = self.framework, way.route
+        with suppress(LoomError):  # the framework says that the tokens cannot be read
+            token_of(Request(scope))  # nobody else's body is read
+        body, last = bytearray(), await receive()
+        while last.get("more_body"):
+            body += last["body"]
+            last = await receive()
+        body += last.get("body", b"")
+        if await self._answer(scope, bytes(body), send, way, _NAME.convert(found[1])):
             return
-        left = iter(messages)
+        is_whole = last["type"] == "http.request"
+        whole = {"type": "http.request", "body": bytes(body), "more_body": not is_whole}
+        left = iter([whole] if is_whole else [whole, last])
 
         async def again() -> _Message:
             return next(left, None) or await receive()
 
         await self.framework(scope, again, send)
 
-    async def _answer(self, scope: _Message, messages: list[_Message], send: Send, way: _Way, user: str) -> bool:
+    async def _answer(self, scope: _Message, content: bytes, send: Send, way: _Way, user: str) -> bool:
         """Whether the request was answered; nothing was done for it if not."""
-        scope["app"] = self.framework
         request = Request(scope)
         key = request.headers.get("idempotency-key")
         if request.headers.get("content-type") != "application/json" or len(key or "") > MAX_NAME:
             return False
         try:
-            given = json.loads(b"".join(message["body"] for message in messages))
+            given = json.loads(content)
             caller = caller_of(request, user, way.right, given)
             body = way.body.model_validate(given)
-        except (KeyError, ValueError, RecursionError, Refusal, LoomError):
+        except (ValueError, RecursionError, Refusal, LoomError):
             return False
-        scope["route"] = way.route
         try:
             done = await way.route.endpoint(caller, body, *([key] if way.takes_key else []))
             content = way.answer.dump_json(done)

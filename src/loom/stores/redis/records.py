@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
 
-from loom.core.record import Record
+from loom.core.record import Episode, Record
 from loom.core.scope import Scope
 from loom.errors import StaleWrite
 from loom.protocols.embedder import Vector
@@ -116,6 +116,8 @@ class Transaction:
         if old is not None and old.text != record.text:
             self._drop_vector(record.id)
             self._replace_text()
+        elif old is not None and not _holds_all_of(record, old):
+            self.do("DEL", self.user.snapshot)  # nothing else has what was taken back any more
 
     def set_vectors(self, vectors: Mapping[str, Vector]) -> None:
         """Write vectors."""
@@ -169,6 +171,13 @@ class Transaction:
 
     def _note(self, id: str) -> None:
         self._changed[id_bytes(id)] = None
+
+
+def _holds_all_of(record: Record, old: Record) -> bool:
+    """Whether nothing that was said about a record, beside its text, is left out of the new one."""
+    if not isinstance(old, Episode) or not isinstance(record, Episode):
+        return True
+    return old.attributes.items() <= record.attributes.items() and old.speaker in (None, record.speaker)
 
 
 # The jobs of all users: who holds each, and which were given up.

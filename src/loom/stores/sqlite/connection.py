@@ -20,6 +20,7 @@ from loom.core.record import Episode, Fact, Record
 from loom.core.scope import Scope
 from loom.errors import StaleWrite, StoreError, StoreUnavailable, UsageError
 from loom.stores import _sql
+from loom.stores._record_table import copied
 from loom.stores._sql import Condition, Dialect
 from loom.stores.base import DamagedData, damage_at, reading
 
@@ -27,8 +28,12 @@ Durability: TypeAlias = Literal["full", "fast"]
 SYNCHRONOUS: dict[str, str] = {"full": "FULL", "fast": "NORMAL"}
 
 BUSY_MILLISECONDS = 10_000
-_MOST_AT_ONCE = 600
-"""How many rows a read that may not wait reads: some ten milliseconds."""
+_AT_ONCE = 10_000.0
+"""What a read that may not wait may cost, in microseconds."""
+WALKED, READ, MADE = 0.5, 4.0, 15.0
+"""What it costs to pass a row by, to read it, and to make a record of it, in microseconds."""
+_READ_CHAR, ANALYSED_CHAR = 0.002, 0.15
+"""What it costs to read a character, and to find the words of a text, in microseconds for each character."""
 _MOST_STATEMENTS = 512
 """How many are kept compiled, the most that the driver takes. Each use moves one to the end of the line, and each of
 its rows where a statement is run for many: 100, its own choice, are all gone after one larger write."""
@@ -37,6 +42,7 @@ DEADLINE_SECONDS = 30.0
 
 _T = TypeVar("_T")
 Row: TypeAlias = tuple[Any, ...]
+_TEXT = _sql.COLUMNS.index("text")
 
 
 class _Cursor(Protocol):
@@ -59,6 +65,7 @@ class _Connection(Protocol):
     def config(self, op: int, *args: int) -> int: ...
     def set_busy_timeout(self, milliseconds: int) -> None: ...
     def set_update_hook(self, callable: Callable[[int, str, str, int], None]) -> None: ...
+    def txn_state(self, schema: str | None = None) -> int: ...
     def wal_checkpoint(self, *, mode: int) -> tuple[int, int]: ...
     def close(self) -> None: ...
 
@@ -90,8 +97,13 @@ class MustWait(StoreUnavailable):
     """A read that may not wait needs what another thread or process holds; it is repeated where it may."""
 
 
+class TakesLong(MustWait):
+    """A read that may not wait would take long."""
+
+
 class _Reading(threading.local):
-    may_wait = True
+    left: float | None = None
+    """What the read may still cost, in microseconds; None where it may wait and take as long as it needs."""
 
 
 _READING = _Reading()
@@ -99,24 +111,26 @@ _READING = _Reading()
 
 @contextmanager
 def at_once() -> Generator[None]:
-    """In this thread nothing is waited for while the block lasts: what is held raises MustWait."""
-    _READING.may_wait = False
+    """In this thread nothing is waited for while the block lasts: what is held raises MustWait, long work TakesLong."""
+    _READING.left = _AT_ONCE
     try:
         yield
     finally:
-        _READING.may_wait = True
+        _READING.left = None
 
 
-def check_short(count: int) -> None:
-    """Where nothing is waited for, leave a read of so many rows to where it may take long."""
-    if count > _MOST_AT_ONCE and not _READING.may_wait:
-        raise MustWait(f"{count:,} rows are a long read")
+def spend(cost: float) -> None:
+    """Say before a piece of a read what it costs, in microseconds; what is long is left to where it may take long."""
+    if _READING.left is not None:
+        _READING.left -= cost
+        if _READING.left < 0:
+            raise TakesLong("the read would hold up the event loop")
 
 
 @contextmanager
 def holding(lock: Lock) -> Generator[None]:
     """Hold a lock that another thread may hold for long."""
-    if not lock.acquire(blocking=_READING.may_wait):
+    if not lock.acquire(blocking=_READING.left is None):
         raise MustWait("another thread reads the same user")
     try:
         yield
@@ -131,7 +145,7 @@ def patiently(action: Callable[[], _T], *, seconds: float = DEADLINE_SECONDS) ->
         try:
             return action()
         except (apsw.BusyError, apsw.LockedError):
-            if not _READING.may_wait or time.monotonic() >= deadline:
+            if _READING.left is not None or time.monotonic() >= deadline:
                 raise
             time.sleep(0.005)
 
@@ -150,7 +164,7 @@ def translate_errors(path: str) -> Generator[None]:
         with damage_at(path, verify=f"sqlite:{path}"):
             yield
     except (apsw.BusyError, apsw.LockedError) as error:
-        if not _READING.may_wait:
+        if _READING.left is not None:
             raise MustWait(f"{path} is held by another process") from error
         raise StoreUnavailable(
             f"{path} was held by another process for {DEADLINE_SECONDS:.0f} s; try again, or look who holds it"
@@ -178,6 +192,18 @@ def snapshot(db: Database) -> Generator[Database]:
 def rows(db: Database, sql: str, *values: Any) -> list[Row]:
     """All rows of a query."""
     return db.execute(sql, values).fetchall()
+
+
+def each(db: Database, sql: str, *values: Any, cost: float = READ) -> Generator[Row]:
+    """The rows of a query one by one; each costs so many microseconds, and what its text takes in a row of SELECTED."""
+    cursor = db.execute(sql, values)
+    try:
+        for row in cursor:
+            text = row[_TEXT]
+            spend(cost + _READ_CHAR * len(text) if isinstance(text, str) else cost)
+            yield row
+    finally:
+        cursor.close(True)
 
 
 def one(db: Database, sql: str, *values: Any) -> Row | None:
@@ -278,6 +304,37 @@ class KnownRows:
         for held in self._by_condition.values():
             for number in numbers:
                 held.pop(number, None)
+
+
+_MOST_RECORDS = 1_024
+_MOST_RECORD_CHARS = 4 * 2**20
+"""How many records of a user are kept for the next turns, and how many characters their texts have."""
+
+
+class KnownRecords:
+    """The records of a user that every turn reads: those of the first layers, facts and blocks."""
+
+    __slots__ = ("_by_id", "chars")
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, tuple[Row, Record]] = {}
+        self.chars = 0
+        """How many characters their texts have."""
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def made(self, row: Row) -> Record:
+        """The record of a row that starts with SELECTED: the one that is kept, where its row is the same to the end."""
+        held = self._by_id.get(row[0])
+        if held is not None and held[0] == row:
+            return copied(held[1])
+        record = from_row(row)
+        if len(self._by_id) >= _MOST_RECORDS or self.chars > _MOST_RECORD_CHARS:
+            self._by_id, self.chars = {}, 0
+        self._by_id[record.id] = row, copied(record)
+        self.chars += len(record.text)
+        return record
 
 
 # Which rows belong to whom: users as numbers, and what a scope may see.

@@ -35,6 +35,7 @@ from loom.stores.sqlite.connection import (
     Database,
     Durability,
     MustWait,
+    TakesLong,
     at_once,
     connect,
     number_of,
@@ -66,8 +67,10 @@ def _limiter() -> CapacityLimiter:
 
 
 _QUICK = 0.005
-"""Seconds: a read that took no longer the last time is done on the event loop, without a thread. A turn has four reads
+"""Seconds: a read that takes no longer is done on the event loop, without a thread. A turn has four reads
 of half a millisecond to three, and handing one to a thread and its rows back costs up to half a millisecond."""
+_REFUSED = 10.0
+"""Seconds that a read counts as that the event loop gave up, because it would have taken long."""
 _MOST_KNOWN = 4_096
 
 What: TypeAlias = tuple[str, ...]
@@ -75,7 +78,10 @@ What: TypeAlias = tuple[str, ...]
 
 
 class Pace:
-    """How long reads took the last time, by what they are of."""
+    """How long reads take, by what they are of: as the last one, or where one before took longer, half as long as that.
+
+    So a read that was long once is done in a thread some more times, however quick it is there.
+    """
 
     __slots__ = ("_seconds",)
 
@@ -83,14 +89,14 @@ class Pace:
         self._seconds: dict[What, float] = {}
 
     def is_quick(self, what: What) -> bool:
-        """Whether the last read of this was quick; one that is not known yet is not."""
+        """Whether a read of this is quick; one that is not known yet is not."""
         return self._seconds.get(what, _QUICK + 1) <= _QUICK
 
     def note(self, what: What, seconds: float) -> None:
         """Note how long a read of this took."""
         if len(self._seconds) >= _MOST_KNOWN:
             self._seconds.clear()
-        self._seconds[what] = seconds
+        self._seconds[what] = max(seconds, self._seconds.get(what, 0.0) / 2)
 
 
 class Readers:
@@ -106,38 +112,41 @@ class Readers:
 
     def run(self, action: Callable[[Database], _T]) -> _T:
         """What `action` returns for one consistent view of the file."""
-        db = self._taken() or connect(self._path)
-        outcome = self._seen(db, action)
-        self._give_back(db)
-        return outcome
+        return self._view(self._taken(BUSY_MILLISECONDS) or connect(self._path), action)
 
     def run_at_once(self, action: Callable[[Database], _T]) -> _T:
         """The same, but nothing is waited for.
 
         Raises:
             MustWait: another thread or process holds what is needed, or no connection is open.
+            TakesLong: it would take long.
         """
-        db = self._taken()
+        db = self._taken(0)
         if db is None:
             raise MustWait("no connection is open")
-        db.set_busy_timeout(0)
         with at_once():
-            outcome = self._seen(db, action)
-        db.set_busy_timeout(BUSY_MILLISECONDS)
-        self._give_back(db)
-        return outcome
+            return self._view(db, action)
 
-    def _taken(self) -> Database | None:
+    def _taken(self, busy_milliseconds: int) -> Database | None:
+        """A connection that is open, which waits so long for what others hold."""
         with self._lock:
-            return self._idle.pop() if self._idle else None
+            db = self._idle.pop() if self._idle else None
+        if db is not None:
+            db.set_busy_timeout(busy_milliseconds)
+        return db
 
-    def _seen(self, db: Database, action: Callable[[Database], _T]) -> _T:
+    def _view(self, db: Database, action: Callable[[Database], _T]) -> _T:
         try:
             with translate_errors(self._path), snapshot(db):
-                return action(db)
-        except BaseException:
-            db.close()  # whatever it was, a cursor or a transaction may still be open
+                outcome = action(db)
+        except BaseException as error:
+            if isinstance(error, MustWait) and db.txn_state() == apsw.SQLITE_TXN_NONE:
+                self._give_back(db)
+            else:
+                db.close()  # whatever it was, a cursor or a transaction may still be open
             raise
+        self._give_back(db)
+        return outcome
 
     def _give_back(self, db: Database) -> None:
         with self._lock:
@@ -435,6 +444,9 @@ class Writer:
             task.error = error
             self._drop_noted()
             db.execute("ROLLBACK" if is_only else "ROLLBACK TO change")
+        else:
+            if not db.in_transaction:  # SQLite gave it up, and the change went on without a word
+                raise StoreError(f"{self.path} undid a transaction; nothing of it was kept")
         if not is_only:
             db.execute("RELEASE change")
 
@@ -546,7 +558,7 @@ class SqliteFile:
     async def view(self, action: Callable[[Database], _T], what: What | None = None) -> _T:
         """What `action` returns for one consistent view of the file.
 
-        Where it is said what is read, and that was quick the last time, it is read on the event loop.
+        Where it is said what is read, and that is quick, it is read on the event loop.
         """
         writer = await self.opened()
         if self.is_in_memory:  # another connection would be another database
@@ -555,8 +567,12 @@ class SqliteFile:
             return await in_thread(partial(self._readers.run, action), _limiter)
         if self._pace.is_quick(what):
             await checkpoint()  # other tasks go on between many reads
-            with suppress(MustWait):
+            try:
                 return self._paced(what, partial(self._readers.run_at_once, action))
+            except TakesLong:
+                self._pace.note(what, _REFUSED)
+            except MustWait:
+                pass
         return await in_thread(partial(self._paced, what, partial(self._readers.run, action)), _limiter)
 
     def _paced(self, what: What, read: Callable[[], _T]) -> _T:

@@ -45,12 +45,15 @@ from loom.stores._search import (
 from loom.stores._sketches import SKETCH_WORDS, Float32s, SketchWords, sketched
 from loom.stores.base import Bound, DamagedData, check_bound, reading
 from loom.stores.sqlite.connection import (
+    ANALYSED_CHAR,
+    READ,
     SELECTED,
     Database,
+    KnownRecords,
     KnownRows,
     Row,
     Sizes,
-    check_short,
+    each,
     find_rows,
     from_row,
     holding,
@@ -59,6 +62,7 @@ from loom.stores.sqlite.connection import (
     row_of,
     rows,
     sizes_of,
+    spend,
 )
 from loom.text.words import query_terms, terms
 
@@ -326,6 +330,7 @@ class NewestTexts:
         self._as_of = sizes
 
     def _add(self, signal: str, number: int, text: str) -> None:
+        spend(ANALYSED_CHAR * len(text))
         times = Counter(_words_of(text))
         words = times.total()
         if not words:
@@ -405,8 +410,6 @@ _MOST_ROWS = 16_384
 """How many rows of a user are kept for the next searches."""
 _MOST_CHARS = 32 * 2**20
 """How many characters the texts of these rows have: a text may have a million."""
-_MOST_RECORDS = 1_024
-"""How many records of a user are kept for the next turns: those of the first layers, facts and blocks."""
 _MOST_GONE = 1 / 8
 """The share of sketches that may be of vectors that are gone."""
 
@@ -551,8 +554,7 @@ class _Held:
     """What is kept of one user as of a moment: their vectors, their newest texts, and who follows whom in their talk.
 
     `gone` changes when a vector went, `last` is the newest one held, `linked` changes with the links of old turns.
-    `rows` are those that searches looked at, as of a revision of the user. `records` are those that every turn reads,
-    by id, each with the whole row that it was made of.
+    `rows` are those that searches looked at, as of a revision of the user. `records` are those that every turn reads.
     """
 
     __slots__ = (
@@ -571,12 +573,12 @@ class _Held:
         self.chain = TurnOrder(np.zeros(0, LINKS))
         self.tail = NewestTexts()
         self.rows = KnownRows(0)
-        self.records: dict[str, tuple[Row, Record]] = {}
+        self.records = KnownRecords()
 
     @property
     def nbytes(self) -> int:
         """How much memory it takes."""
-        texts = _TAIL_BYTES * self.tail.chars + self.rows.chars
+        texts = _TAIL_BYTES * self.tail.chars + self.rows.chars + self.records.chars
         texts += _ROW_BYTES * (len(self.rows) + 2 * len(self.records))
         return self.vectors.nbytes + self.chain.nbytes + texts
 
@@ -593,32 +595,25 @@ class _Held:
 
     def update(self, db: Database, user: int, bound: Bound | None, sizes: Sizes) -> None:
         """Bring in the vectors that were written since; start anew where too much of what is held is gone."""
-        gone = sizes.gone
-        size, exact_numbers = bound[1] if bound else 0, self.vectors.exact_numbers
+        size, gone = bound[1] if bound else 0, sizes.gone
         # An estimate is checked against the file, so that it may be of a vector that is gone; a cosine may not.
         missing = abs(gone - self.gone)
         allowed = 0 if self.vectors.is_exact else len(self.vectors) * _MOST_GONE
-        are_many = self.vectors.is_exact and sizes.indexed * size > exact_numbers
-        if bound != self.bound or missing > allowed or are_many:
-            self.bound, self.gone, self.last = bound, gone, 0
+        if bound != self.bound or missing > allowed:
+            self.bound = None  # where it fails half way, it is made anew
+            self.gone, self.last = gone, 0
+            exact_numbers = self.vectors.exact_numbers
             self.vectors = Vectors(size, exact_numbers=exact_numbers)
             if sizes.indexed * size > exact_numbers:
-                check_short(sizes.indexed)
-                self._load_sketches(db, user, sizes)
-        self.last = self._append(self.vectors, db.execute(_NEW_VECTORS, (user, self.last))) or self.last
+                self._load_sketches(db, user, sizes, size)
+            self.bound = bound
+        for last, numbers, block in _vectors_in(each(db, _NEW_VECTORS, user, self.last), size):
+            self.vectors.append(numbers, block)
+            self.last = last
 
-    def _append(self, vectors: Vectors, found: Iterable[Row]) -> int:
-        """Bring in vectors; returns the number of the last one, 0 where there is none."""
-        last, found = 0, iter(found)
-        while page := list(islice(found, _PAGE)):
-            check_short(len(page))
-            block = _matrix([data for _, _, data in page], self.bound[1] if self.bound else 0)
-            vectors.append([number_of(row) for _, row, _ in page], block)
-            last = page[-1][0]
-        return last
-
-    def _load_sketches(self, db: Database, user: int, sizes: Sizes) -> None:
+    def _load_sketches(self, db: Database, user: int, sizes: Sizes, size: int) -> None:
         """Bring in the sketches that are stored, and the vectors of the newest numbers and of others without one."""
+        spend(READ * sizes.indexed)
         numbers: list[Numbers] = []
         until = _sketched_until(sizes.indexed)
         read, count = np.empty((SKETCH_WORDS, sizes.size * 9 // 8), np.uint64), 0  # with room for those to come
@@ -636,7 +631,8 @@ class _Held:
         for start in (*sorted(blocks), until):
             end = sizes.size if start == until else start + BLOCK
             sql = "SELECT number, row, data FROM vectors WHERE row >= ? AND row < ?"
-            self._append(self.vectors, db.execute(sql, (row_of(user, start), row_of(user, end))))
+            for _, numbers_there, block in _vectors_in(each(db, sql, row_of(user, start), row_of(user, end)), size):
+                self.vectors.append(numbers_there, block)
         found = one(db, "SELECT max(number) FROM vectors WHERE user = ?", user)
         self.last = found[0] or 0 if found else 0
 
@@ -691,24 +687,19 @@ class SearchCache:
             gone = self._changes(user, known.revision, sizes.revision)
             if known.revision > sizes.revision:
                 known = KnownRows(sizes.revision)  # what is held is newer than the view
-            elif (
-                gone is None or len(known) > _MOST_ROWS or known.chars > _MOST_CHARS
-            ):  # another process may have changed any of them
-                known = held.rows = KnownRows(sizes.revision)
+            elif gone is None or len(known) > _MOST_ROWS or known.chars > _MOST_CHARS:
+                known = held.rows = KnownRows(sizes.revision)  # any of them may have changed, or there are too many
             else:
                 known.drop(gone, sizes.revision)
             yield known
         self._shrink(user, held)
 
-    def records(self, user: int) -> dict[str, tuple[Row, Record]]:
-        """The records of the user that every turn reads, by id, each with its row; to look up and to add to.
-
-        One is only good for a row that is the same.
-        """
+    @contextmanager
+    def records(self, user: int) -> Generator[KnownRecords]:
+        """The records of the user that every turn reads, to look up and to add to."""
         held = self._of(user)
-        if len(held.records) > _MOST_RECORDS:
-            held.records = {}
-        return held.records
+        yield held.records
+        self._shrink(user, held)
 
     def near(self, db: Database, user: int, vector: Vector, sizes: Sizes) -> NearestVectors:
         """How near each record of the user is that has a vector."""
@@ -748,6 +739,13 @@ def _held(db: Database, given: Iterable[int]) -> list[Row]:
         "SELECT given.value, v.data FROM json_each(?) AS given CROSS JOIN vectors AS v ON v.row = given.value",
         json.dumps(list(given)),
     )
+
+
+def _vectors_in(found: Iterable[Row], size: int) -> Iterator[tuple[int, list[int], Float32s]]:
+    """Vectors in pages: the place of the last one in the order they came, the numbers of their records, the rows."""
+    found = iter(found)
+    while page := list(islice(found, _PAGE)):
+        yield page[-1][0], [number_of(row) for _, row, _ in page], _matrix([data for _, _, data in page], size)
 
 
 def _matrix(vectors: Sequence[bytes], size: int) -> Float32s:

@@ -5,26 +5,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from datetime import datetime
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from loom.core.filter import Eq, Filter
 from loom.core.record import Layer, Record, WorkingBlock
 from loom.core.scope import Scope
 from loom.protocols.memory_store import Around, DeadLetter, Job, Lease, Newest
 from loom.stores import _sql
-from loom.stores._record_table import Keys, check_version, copied, lease_lost, listed_place, new_jobs, no_record
+from loom.stores._record_table import Keys, check_version, lease_lost, listed_place, new_jobs, no_record
 from loom.stores._search import BEHIND, FIRST, OWN
 from loom.stores._sql import to_micros
 from loom.stores.base import UNREADABLE, DamagedData, LeaseRequest, described, reading
 from loom.stores.sqlite.connection import (
+    MADE,
     SELECTED,
+    WALKED,
     WRITTEN,
     Database,
+    KnownRecords,
     Row,
-    check_short,
     condition,
     count_removal,
+    each,
     find_rows,
     find_user,
     forget_name,
@@ -35,6 +39,7 @@ from loom.stores.sqlite.connection import (
     row_of,
     rows,
     seen,
+    spend,
     to_row,
     user_of,
 )
@@ -46,10 +51,6 @@ _OTHER_ROWS = "SELECT row FROM records WHERE user = ? AND layer IS NULL LIMIT ?"
 _LAYER_ROWS = "SELECT row FROM records WHERE user = ? AND layer = ? AND archived_at IS NULL LIMIT ?"
 _FEW = 1000
 _EPISODES = Eq("kind", "episode")
-
-
-Known: TypeAlias = dict[str, tuple[Row, Record]]
-"""Records by id, each with the row that it was made of."""
 
 
 class Changed(NamedTuple):
@@ -207,7 +208,7 @@ def select(
     where: Filter | None,
     after: str | None = None,
     limit: int | None = None,
-    known: Known | None = None,
+    known: KnownRecords | None = None,
 ) -> list[Record]:
     """The first records that fit, by id; all of them without a limit."""
     sql, values = _listed(db, user, scope, where)
@@ -215,26 +216,24 @@ def select(
         return []
     fits = condition(where)
     start, values = ("", values) if after is None else (" AND r.id > ?", (*values, after))
-    cursor = db.execute(
-        f"SELECT {SELECTED} FROM records AS r WHERE {sql}{start} AND {fits.sql} ORDER BY r.id", (*values, *fits.values)
-    )
+    listed = f"SELECT {SELECTED} FROM records AS r WHERE {sql}{start} AND {fits.sql} ORDER BY r.id"
+    made = from_row if known is None else known.made
     found: list[Record] = []
     last = after or ""
-    for row in cursor:
-        record = _made(row, known)
-        check_short(len(found))
-        if record.id <= last:  # pages would go round in circles
-            raise DamagedData(f"the index of records has {record.id!r} behind {last!r}")
-        last = record.id
-        if where is None or fits.exact or where.matches(record):
-            found.append(record)
-            if len(found) == limit:
-                break
-    cursor.close(True)
+    with closing(each(db, listed, *values, *fits.values, cost=MADE)) as stored:
+        for row in stored:
+            record = made(row)
+            if record.id <= last:  # pages would go round in circles
+                raise DamagedData(f"the index of records has {record.id!r} behind {last!r}")
+            last = record.id
+            if where is None or fits.exact or where.matches(record):
+                found.append(record)
+                if len(found) == limit:
+                    break
     return found
 
 
-def select_all(db: Database, user: int, scope: Scope, where: Filter | Newest, known: Known) -> list[Record]:
+def select_all(db: Database, user: int, scope: Scope, where: Filter | Newest, known: KnownRecords) -> list[Record]:
     """All records that fit, or the newest of them, by id."""
     if not isinstance(where, Newest):
         return select(db, user, scope, where=where, known=known)
@@ -245,19 +244,9 @@ def select_all(db: Database, user: int, scope: Scope, where: Filter | Newest, kn
     if place := listed_place(where.where):  # said so that the index by layer and time is walked from its end
         sql, values = f"{sql} AND r.layer = ? AND r.archived_at IS NULL", (*values, place)
     newest = f"{sql} AND {fits.sql} AND r.kind = 'episode' ORDER BY r.recorded_at DESC LIMIT ?"
-    found = rows(db, f"SELECT {SELECTED} FROM records AS r WHERE {newest}", *values, *fits.values, where.limit)
-    return sorted((_made(row, known) for row in found), key=lambda record: record.id)
-
-
-def _made(row: Row, known: Known | None) -> Record:
-    """The record of a row. One that is `known` is not made anew where its row is the same to the last column."""
-    held = None if known is None else known.get(row[0])
-    if held is not None and held[0] == row:
-        return copied(held[1])
-    record = from_row(row)
-    if known is not None:
-        known[row[0]] = row, copied(record)
-    return record
+    listed = f"SELECT {SELECTED} FROM records AS r WHERE {newest}"
+    with closing(each(db, listed, *values, *fits.values, where.limit, cost=MADE)) as found:
+        return sorted(map(known.made, found), key=lambda record: record.id)
 
 
 def _listed(db: Database, user: int, scope: Scope, where: Filter | None) -> tuple[str | None, tuple[Any, ...]]:
@@ -276,7 +265,8 @@ def _listed(db: Database, user: int, scope: Scope, where: Filter | None) -> tupl
     elif (place := listed_place(where)) is not None:
         found = rows(db, _LAYER_ROWS, user, place, _FEW) if place else rows(db, _OTHER_ROWS, user, _FEW)
     if found is None or len(found) >= _FEW:
-        check_short(len(found or ()))
+        held = one(db, "SELECT records FROM users WHERE user = ?", user)
+        spend(MADE * len(found or ()) + (WALKED * held[0] if held else 0.0))
         return seen(user, scope)
     return "r.row IN (SELECT value FROM json_each(?))" if found else None, (json.dumps([row for (row,) in found]),)
 

@@ -33,10 +33,11 @@ from loom.stores.base import reading
 from loom.stores.sqlite.connection import (
     SELECTED,
     SQLITE,
+    WALKED,
     Database,
     KnownRows,
-    check_short,
     condition,
+    each,
     find_rows,
     from_row,
     number_of,
@@ -44,6 +45,7 @@ from loom.stores.sqlite.connection import (
     rows,
     seen,
     sizes_of,
+    spend,
 )
 from loom.stores.sqlite.index import NearestVectors, SearchCache, compared, dimension, direction, index_parts
 
@@ -90,12 +92,12 @@ def _request(user: int, scope: Scope, query: Query, now: datetime) -> _SqliteReq
 class _Rows:
     """The rows of a user that a query may return; each is read once, and `known` ones not at all."""
 
-    __slots__ = ("_all", "_at", "_is_any_time", "_known", "_known_at", "_read", "db", "request")
+    __slots__ = ("_all", "_at", "_is_any_time", "_known", "_known_at", "db", "request")
 
     def __init__(self, db: Database, request: _SqliteRequest, known: KnownRows) -> None:
         self.db = db
         self.request = request
-        self._all, self._read = known, 0
+        self._all = known
         # What a filter matches that SQL cannot express is not told by the condition.
         self._known = known.fitting(request.at_any_time) if request.fits.exact else {}
         query = request.query
@@ -130,13 +132,12 @@ class _Rows:
             )
 
     def _read_whole(self, numbers: Sequence[int]) -> None:
-        self._read += len(numbers)
-        check_short(self._read)
         first = row_of(self.request.user, 0)
         found = _among(self.db, self.request, sorted([first + number for number in numbers]))
         self._known.update(dict.fromkeys(numbers))  # once all are read: others look them up as well
         self._known.update({row[-1] - first: row for row in found})
-        self._all.chars += sum([len(row[_TEXT] or "") for row in found])
+        if self.request.fits.exact:
+            self._all.chars += sum([len(row[_TEXT] or "") for row in found])
 
 
 def search(
@@ -194,6 +195,7 @@ def _both(db: Database, request: _SqliteRequest, near: int, cache: SearchCache) 
     assert query.vector is not None
     sizes = sizes_of(db, user)
     size = sizes.size
+    spend(WALKED * size)
     parts = index_parts(db, user, query.text, sizes, cache)
     cosines = _near(cache.near(db, user, query.vector, sizes), size)
     with cache.rows(user, sizes) as known:
@@ -215,7 +217,10 @@ def _best_of_both(
         return best, nearest, [PostingPart(DENSE, cosines.numbers, cosines.cosines)]
     close = np.zeros(size)
     best = _best(rows_of, *by_words, limit)
-    nearest, dense = _best_by_estimate(rows_of, *_in_scope(rows_of, cosines.numbers, cosines.cosines), close, near)
+    estimates = np.full(size, np.nan)
+    estimates[cosines.numbers] = cosines.cosines  # of a number that comes twice, the newer vector comes last
+    found = np.flatnonzero(~np.isnan(estimates))
+    nearest, dense = _best_by_estimate(rows_of, *_in_scope(rows_of, found, estimates[found]), close, near)
     near_ones = np.concatenate([_numbers(()), *(part.numbers for part in dense)])
     _compared(rows_of, _without(_numbers(best), near_ones, size), close, dense)
     return best, nearest, dense
@@ -330,7 +335,7 @@ def _among(db: Database, request: _SqliteRequest, given: Sequence[int]) -> list[
     fits, where = request.at_any_time, request.query.where
     # A cross join is not reordered: the rows given are looked up, instead of walking all of the user's.
     source = "json_each(?) AS given CROSS JOIN records AS r ON r.row = given.value"
-    found = rows(db, f"SELECT {SELECTED}, r.row FROM {source} WHERE {fits.sql}", json.dumps(given), *fits.values)
+    found = [*each(db, f"SELECT {SELECTED}, r.row FROM {source} WHERE {fits.sql}", json.dumps(given), *fits.values)]
     return found if where is None or fits.exact else [row for row in found if where.matches(from_row(row))]
 
 

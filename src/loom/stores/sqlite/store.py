@@ -393,8 +393,8 @@ class SqliteStore(BaseMemoryStore):
             user = find_user(db, scope)
             if user is None:
                 return Together(epoch_of(db, scope), [[] for _ in wheres])
-            known = self._cache.records(user)
-            found = [records.select_all(db, user, scope, where, known) for where in wheres]
+            with self._cache.records(user) as known:
+                found = [records.select_all(db, user, scope, where, known) for where in wheres]
             return Together(epoch_of(db, scope), found)
 
         what = ",".join(
@@ -414,7 +414,7 @@ class SqliteStore(BaseMemoryStore):
     async def _write(self, scope: Scope, write: Write) -> Written:
         latest, writer = latest_of(write.put), await self._file.opened()
 
-        def change(db: Database) -> Written:
+        def change(db: Database) -> tuple[int | None, Written]:
             writer.note_latest(latest)
             if write.closing is not None:
                 records.close(db, write.closing)
@@ -424,9 +424,12 @@ class SqliteStore(BaseMemoryStore):
                 bound = index.check_binding(db, self._bound_here)
                 new = index.NONE_NEW if scope.session_id else new  # a session may not see all that it puts
                 index.put_vectors(db, user, scope, write.vectors, bound=bound, new=new)
-            return Written(deleted, records.enqueue(db, scope, write.jobs, user))
+            return user, Written(deleted, records.enqueue(db, scope, write.jobs, user))
 
-        return await self._commit(change)
+        user, done = await self._commit(change)
+        if done.deleted and user is not None:
+            self._cache.drop(user)  # what was deleted is not kept in memory, either
+        return done
 
     async def write_embedded(
         self,
@@ -453,7 +456,7 @@ class SqliteStore(BaseMemoryStore):
         # Also empties the write-ahead log, where deleted text may still be.
         done, pending = await self._file.erase(self._touches.before(remove))
         user, removed = done or (None, {})
-        if user is not None and scope.session_id is None:
+        if user is not None:
             self._cache.drop(user)
         return Receipt(removed=removed, pending=pending)
 
@@ -466,10 +469,12 @@ class SqliteStore(BaseMemoryStore):
         return await self._file.scrub()
 
     async def _close(self) -> None:
-        if self._touches:
-            with suppress(StoreError):  # the latest access counts are not worth a failure
-                await self._commit(self._touches.write)
-        await self._file.aclose()
+        try:
+            if self._touches:
+                with suppress(StoreError):  # the latest access counts are not worth a failure
+                    await self._commit(self._touches.write)
+        finally:
+            await self._file.aclose()
 
     async def _prune(self, scope: Scope, layer: Layer, keep: int | None, before: datetime | None) -> Iterable[str]:
         now = self._clock.now()
