@@ -36,6 +36,22 @@ async def test_a_needle_in_a_long_record_is_found_wherever_it_is(where, place, b
     assert len(hit.text) < 2 * PASSAGE
 
 
+@pytest.mark.parametrize("place", [0.0, 0.3, 0.6, 1.0])
+@pytest.mark.parametrize(
+    "filler", ["The weather was mild and the garden quiet that day, once more. ", "Das Mädchen grüßt. "]
+)
+async def test_a_needle_is_found_in_a_text_of_nearly_a_million_characters(place, filler):
+    before = int(place * 900_000) // len(filler)
+    text = filler * before + f"{NEEDLE} " + filler * (900_000 // len(filler) - before)
+    async with open_memory("inmemory", with_facts=False) as memory:
+        await memory.remember(text, user_id="u")
+        found = await memory.recall("What is the combination of the safe?", user_id="u")
+    (hit,) = found.hits
+    assert NEEDLE in hit.passage.text
+    assert hit.item.text[hit.passage.start : hit.passage.end] == hit.passage.text
+    assert not found.notes
+
+
 async def test_what_does_not_fit_is_said(where):
     async with open_memory(where, with_facts=False) as memory:
         await memory.remember(
@@ -71,6 +87,7 @@ def test_a_passage_is_the_one_with_the_rarest_of_the_words_asked_for():
     assert "basil" in text[span.start : span.end]
     assert best_passage("x" * WHOLE, ("x",)) is None
     assert best_passage("word " * 200, ()) == chunks("word " * 200, size=PASSAGE, overlap=0)[0]
+    assert best_passage(" " * 300_000, ("word",)) == (0, PASSAGE)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice, pairwise
 from math import log
 from typing import NamedTuple
 
@@ -99,7 +99,9 @@ WHOLE = 600
 
 
 READ = 120_000
-"""Characters of a text among which a passage is looked for: what is behind them is found by search, not shown."""
+"""Characters of a text among which a passage is looked for: of a longer one, those around the likeliest place."""
+_MOST_PLACES = 1_000
+"""Places of a stem that are looked at in a very long text: a stem with more tells little."""
 
 
 def best_passage(text: str, wanted: Sequence[str]) -> Span | None:
@@ -109,11 +111,35 @@ def best_passage(text: str, wanted: Sequence[str]) -> Span | None:
     """
     if len(text) <= WHOLE:
         return None
-    spans = chunks(text[:READ], size=PASSAGE, overlap=0)
-    found = [stems_in(text[span.start : span.end], wanted) for span in spans]
-    often = {stem: sum(stem in stems for stems in found) for stem in set[str]().union(*found)}
-    weights = [sum(log(1 + len(spans) / often[stem]) for stem in stems) for stems in found]
-    return spans[max(range(len(spans)), key=lambda place: weights[place])]
+    start = _likeliest_part(text, wanted)
+    part = text[start : start + READ]
+    spans = chunks(part, size=PASSAGE, overlap=0) or [Span(0, PASSAGE)]  # of nothing but spaces
+    weights = _weighed([stems_in(part[span.start : span.end], wanted) for span in spans])
+    best = spans[max(range(len(spans)), key=lambda place: weights[place])]
+    return Span(start + best.start, start + best.end)
+
+
+def _weighed(found: Sequence[Collection[str]]) -> list[float]:
+    """How much the stems that were found in each of some places tell."""
+    often = Counter(stem for stems in found for stem in stems)
+    return [sum(log(1 + len(found) / often[stem]) for stem in stems) for stems in found]
+
+
+def _likeliest_part(text: str, wanted: Sequence[str]) -> int:
+    """Where the READ characters begin in which a passage is looked for: around the place with most of the stems."""
+    if len(text) <= READ:
+        return 0
+    words = folded(text)
+    found = [set[str]() for _ in range(len(words) // PASSAGE + 1)]
+    for stem in wanted:
+        for place in islice(_places(words, stem), _MOST_PLACES):
+            found[place // PASSAGE].add(stem)
+    weights = _weighed(found)
+    pairs = [here + after for here, after in zip(weights, [*weights[1:], 0.0], strict=True)]
+    best = max(range(len(pairs)), key=lambda place: pairs[place])
+    # Folding may change the length of a text a little, which the part around the place has room for.
+    start = best * PASSAGE * len(text) // len(words) - READ // 2
+    return max(0, min(start, len(text) - READ))
 
 
 def stems_in(text: str, wanted: Sequence[str]) -> set[str]:
@@ -125,7 +151,8 @@ def stems_in(text: str, wanted: Sequence[str]) -> set[str]:
 
 def most_together(text: str, wanted: Sequence[str]) -> int:
     """The largest number of the wanted stems that stand together in one passage of a text."""
-    words = folded(text[:READ])
+    start = _likeliest_part(text, wanted)
+    words = folded(text[start : start + READ])
     if len(words) <= WHOLE:
         return len(stems_in(words, wanted))
     places = sorted((place, stem) for stem in wanted for place in _places(words, stem))

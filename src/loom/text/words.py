@@ -49,6 +49,8 @@ _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u
 _LETTERS = rf"(?:[^\W_\u0900-\u0dff{_UNSPACED}]|[\u0900-\u0963\u0966-\u0dff])+"
 _ASCII_WORD = re.compile(r"[a-z0-9]+(?:'[a-z0-9]+)*")
 _APOSTROPHES = re.compile("['\u2019]")
+# Marks of Indic and other scripts are vowels, not accents; only these blocks hold accents.
+_ACCENTS = re.compile("[\u0300-\u036f\u1ab0-\u1aff\u20d0-\u20ff]+")
 _POSSESSIVE = re.compile("['\u2019]s$")
 _MOST_MARKS = 30
 _MARKS = re.compile(rf"[^\w\s\x00-\x7f]{{{_MOST_MARKS + 1},}}")  # and other signs, which _parted() tells apart
@@ -107,7 +109,7 @@ def folded(text: str) -> str:
         return text.lower()
     # Hangul is left composed: taken apart, one syllable would become three letters.
     spread = normalised("NFKD", text.casefold())
-    return normalised("NFC", "".join([c for c in spread if not _is_accent(c)]))
+    return normalised("NFC", _ACCENTS.sub("", spread))
 
 
 def normalised(form: Literal["NFC", "NFKC", "NFKD"], text: str) -> str:
@@ -129,11 +131,6 @@ def _parted(signs: re.Match[str]) -> str:
             marks = 1
         parts.append(sign)
     return "".join(parts)
-
-
-def _is_accent(char: str) -> bool:
-    # Marks of Indic and other scripts are vowels, not accents; only these blocks hold accents.
-    return "\u0300" <= char <= "\u036f" or "\u1ab0" <= char <= "\u1aff" or "\u20d0" <= char <= "\u20ff"
 
 
 def _joined(word: str) -> str:
