@@ -217,3 +217,20 @@ async def test_a_year_in_what_is_told_does_not_hold_the_newer_statement_back(whe
         assert texts(await memory.recall("Who ran the harbour festival in 2022?", user_id="u"))[:2] == [new, old]
         asked = "What did I say on 2 March 2026 about the harbour festival?"
         assert texts(await memory.recall(asked, user_id="u"))[0] == old
+
+
+async def test_what_holds_now_stands_above_the_turn_that_told_what_it_replaced(where):
+    clock = FakeClock(MONDAY)
+    async with open_memory(where, clock=clock) as memory:
+        for said in ("I live in Lisbon, and it rains.", "I moved to Porto.", "I moved to Faro."):
+            await memory.remember([said, *PLACES[:1]], user_id="u", learn=True)
+            clock.advance(timedelta(days=20))
+        now = await memory.recall("Where do I live?", user_id="u")
+        past = await memory.recall("Where did I live before?", user_id="u")
+        then = await memory.recall("Where do I live?", user_id="u", at=MONDAY + timedelta(days=30))
+        known = await memory.recall("Where do I live?", user_id="u", known_at=MONDAY + timedelta(days=1))
+    assert texts(now)[:2] == ["user lives_in Faro", "I live in Lisbon, and it rains."]
+    assert now.hits[0].why["newer"] > 0
+    assert texts(past)[0] == "I live in Lisbon, and it rains."
+    assert texts(then)[0] == "user lives_in Porto"
+    assert not any("newer" in hit.why for hit in known if hit.item.kind == "fact")

@@ -44,6 +44,7 @@ from loom.memory._recall.search import (
     as_columns,
     asks_about_last_time,
     chosen,
+    facts_first,
     latest_episodes,
     search_hybrid,
     without_questions,
@@ -226,6 +227,9 @@ class Recall:
         if not _is_statement(question) and not _told_then(hints.when, ranked[:TOP], records):
             size = _compared(records.text_of(r.id) for r in ranked[:TOP])
             ranked = await off_loop(size, partial(newest_first, question, ranked, records))
+            best, rest = ranked[:TOP], ranked[TOP:]
+            best = await facts_first(self._store, scope, best, records, question=question, query=query)
+            ranked = [*best, *rest]
         if min_score is not None:
             ranked = [r for r in ranked if r.score >= min_score]
         stems = content_terms(question)

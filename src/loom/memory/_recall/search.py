@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
+from math import inf
 from typing import TYPE_CHECKING, Final, TypeGuard
 
 from loom.core.clock import to_micros
@@ -14,7 +16,7 @@ from loom.core.record import Episode, Fact, Hit, Passage, Record, joined
 from loom.core.scope import Scope
 from loom.memory._facts.entities import USER, normalise
 from loom.memory._recall.rank import Ranked, Ranking
-from loom.memory._shared import every, is_candidate
+from loom.memory._shared import every, every_fact, is_candidate
 from loom.memory._upkeep.summaries import ARE_EPISODES, is_session_episode
 from loom.protocols.embedder import Vector
 from loom.protocols.memory_store import (
@@ -51,6 +53,11 @@ class FoundRecords(dict[str, Record]):
         """The kind of a record, which is not read for it."""
         place = self.place_of.get(id)
         return self[id].kind if place is None else self.hits.kinds[place]
+
+    def time_of(self, id: str) -> int | None:
+        """When a record happened, in microseconds, where that is known without reading it."""
+        place = self.place_of.get(id)
+        return None if place is None else self.hits.times[place]
 
     def text_of(self, id: str) -> str:
         """The text of a record, which is not read for it."""
@@ -228,6 +235,62 @@ def _merge(ranked: Sequence[Ranked], hops: Sequence[Ranked]) -> list[Ranked]:
         elif known.score < hop.score:
             best[hop.id] = Ranked(hop.id, hop.score, {**known.why, "hop": hop.score - known.score})
     return sorted(best.values(), key=lambda r: -r.score)
+
+
+# A fact that holds now comes before the turns that told what it replaced.
+
+_STEP: Final = 1e-6
+_PAST: Final = re.compile(
+    r"\b(?:before|did|earlier|first|former(?:ly)?|originally|previous(?:ly)?|used|was|were)\b", re.IGNORECASE
+)
+
+
+async def facts_first(
+    store: MemoryStore,
+    scope: Scope,
+    ranked: Sequence[Ranked],
+    records: FoundRecords,
+    *,
+    question: str,
+    query: Query,
+) -> list[Ranked]:
+    """The ranking with each fact above the episodes from which only facts were learnt that it replaced: `newer`.
+
+    A question about the past gets the ranking as it is. Facts are read only where an older episode is above a fact.
+    """
+    at, known_at = query.at, query.known_at
+    if query.history or at is None or known_at is None or _PAST.search(question):
+        return list(ranked)
+    facts = {one.id: fact for one in ranked if (fact := _fact_below_older(one, ranked, records)) is not None}
+    if not facts:
+        return list(ranked)
+    subjects = tuple({fact.subject for fact in facts.values()})
+    predicates = tuple({fact.predicate for fact in facts.values()})
+    told: dict[tuple[str, str], set[str]] = {}
+    holds = set[str]()
+    for fact in await every_fact(store, scope, In("subject", subjects), In("predicate", predicates)):
+        if fact.is_current(at, known_at):
+            holds.update(fact.sources)
+        elif fact.recorded_at <= known_at and (fact.valid_from is None or fact.valid_from <= at):
+            told.setdefault((fact.subject, fact.predicate), set()).update(fact.sources)
+    best = {one.id: one for one in ranked}
+    for id, fact in facts.items():
+        replaced = told.get((fact.subject, fact.predicate), set()) - holds
+        own, score = best[id], max((best[over].score + _STEP for over in replaced if over in best), default=-inf)
+        if score > own.score:
+            best[id] = Ranked(id, score, {**own.why, "newer": score - own.score})
+    return sorted(best.values(), key=lambda r: -r.score)
+
+
+def _fact_below_older(one: Ranked, ranked: Sequence[Ranked], records: FoundRecords) -> Fact | None:
+    """The fact of a hit, where an episode from before it ranks above it."""
+    fact = records[one.id] if records.kind_of(one.id) == Fact.kind else None
+    if not isinstance(fact, Fact):
+        return None
+    since = to_micros(fact.valid_from or fact.recorded_at)
+    above = takewhile(lambda other: other is not one, ranked)
+    times = (records.time_of(other.id) for other in above if records.kind_of(other.id) == Episode.kind)
+    return fact if any(at is not None and at < since for at in times) else None
 
 
 # Drops recalled questions that contain no information of their own.
