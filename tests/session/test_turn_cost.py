@@ -27,8 +27,9 @@ HASHED = ("loom/core/window.py", "_digest"), ("loom/core/window.py", "__post_ini
 LAID_OUT = (("loom/context/render/layout.py", "_item_slots"),)
 COUNTED = (("loom/text/tokens.py", "count"),)
 
-NOT_FLAT = ("<lambda>", "scale")
-"""Searches by halves take a step more; how far a response is off decides how often the scale is asked for."""
+NOT_FLAT = ("<lambda>", "scale", "_bits", "_draw")
+"""Searches by halves take a step more; how far a response is off decides how often the scale is asked for; bits are drawn
+for an id where a millisecond has none yet, and a turn may begin in one that has."""
 
 
 class Instant:
