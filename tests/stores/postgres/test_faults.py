@@ -163,11 +163,13 @@ async def test_a_full_server_is_told_and_what_is_there_goes_on(small):
 
 
 async def test_a_role_that_has_its_connections_is_told_so(small):
+    connections = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'loom_app'"
+    url = small.url("loom_app")
     with psycopg.connect(small.url(), autocommit=True) as db:
         db.execute("ALTER ROLE loom_app CONNECTION LIMIT 1")
-    url = small.url("loom_app")
-    with psycopg.connect(url), pytest.raises(StoreUnavailable, match=r"no connection left.*too many connections"):
-        await PostgresStore(url).put(ALICE, an_episode())
+        with psycopg.connect(url), pytest.raises(StoreUnavailable, match=r"no connection left.*too many connections"):
+            await PostgresStore(url).put(ALICE, an_episode())
+        await until(lambda: db.execute(connections).fetchone() == (0,))  # the server ends what is closed a moment later
     async with PostgresStore(url) as store:
         await store.put(ALICE, an_episode())
 
