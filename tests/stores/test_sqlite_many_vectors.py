@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loom.core.filter import Eq
+from loom.core.filter import Eq, Not
 from loom.errors import StoreUnavailable
 from loom.protocols.memory_store import Query
-from loom.stores.sqlite import SqliteStore, index
+from loom.stores.sqlite import SqliteStore, index, search
 from loom.testing.conformance.suite import ALICE, an_episode
 
 pytestmark = pytest.mark.anyio
@@ -60,6 +60,23 @@ async def test_a_vector_that_was_replaced_counts_once(store: SqliteStore) -> Non
         assert cosines == pytest.approx({f"e{n:05}": cosine - n / 1_000 for n in range(10)}, abs=1e-4)
         hits = await store.search(ALICE, query)
         assert [hit.why["dense"] for hit in hits] == pytest.approx([cosine - n / 1_000 for n in range(10)], abs=1e-4)
+
+
+async def test_a_long_conversation_that_is_left_out_does_not_make_a_search_list_everything(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best 300 are of the conversation itself, which the model sees anyway."""
+    vectors, ids, listed = Cosines(), [f"e{n:05}" for n in range(MANY)], list[int]()
+    monkeypatch.setattr(search, "_fitting", lambda *_, **__: listed.append(1) or [])
+    sessions = ["now" if n < 300 else "before" for n in range(MANY)]
+    await store.put(ALICE, *(an_episode(id, "plum", session_id=of) for id, of in zip(ids, sessions, strict=True)))
+    await store.put_vectors(ALICE, {id: vectors.at(0.95 - n / MANY / 2) for n, id in enumerate(ids)})
+    query = Query(
+        text="pear", vector=vectors.question.tolist(), limit=100, archived=True, where=Not(Eq("session_id", "now"))
+    )
+    found = await store.search_columns(ALICE, query, near=100)
+    assert set(found.ids) == set(ids[300:400])
+    assert not listed
 
 
 async def test_vectors_that_could_not_be_read_count_once_when_they_can(

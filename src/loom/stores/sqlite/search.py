@@ -53,10 +53,12 @@ DENSE = "dense"
 _TO_SPARE = 20
 """How many more than asked for are looked at first: some may not fit."""
 
-# Where cosines are estimates: how many are compared exactly, and how far ahead of them the hits must be.
+# Where cosines are estimates: how many are compared exactly, and how far ahead of them the hits must be. Where few of
+# them fit, all that fits is listed instead, which reads everything that the user has.
 _LIKELIEST = 200
 _LIKELIEST_FOR_EACH = 4
-_MOST_GROUPS = 2
+_MOST_GROUPS = 4
+_FEW_GROUPS = 2
 _AHEAD = 3
 
 _Row: TypeAlias = tuple[Any, ...]
@@ -378,7 +380,7 @@ def _best_by_estimate(
     size = max(_LIKELIEST, limit * _LIKELIEST_FOR_EACH)
     parts: list[PostingPart] = []
     looked, candidates = 0, found[:0]
-    for places in islice(by_score(estimates, size), _MOST_GROUPS):
+    for group, places in enumerate(islice(by_score(estimates, size), _MOST_GROUPS), 1):
         looked += len(places)
         # Equal estimates are not parted; of very many equal ones, the oldest have to do.
         likeliest = places[np.argsort(-estimates[places], kind="stable")[: _LIKELIEST_FOR_EACH * size]]
@@ -386,12 +388,14 @@ def _best_by_estimate(
         best = _best(rows_of, candidates, total[candidates], limit)
         if looked == len(found) or _are_ahead(best, total, candidates, limit):
             return best, parts
+        if group >= _FEW_GROUPS and len(best) < limit:
+            break
     # Few fit. What fits is looked for first, and then the likeliest of that.
     fitting = _numbers(_fitting(rows_of.db, rows_of.request, "r.row"))
     is_left = _are(fitting, len(total)) & ~_are(candidates, len(total))
     rest = np.flatnonzero(is_left[found])
-    group = found[rest[next(by_score(estimates[rest], size), slice(None))]]
-    candidates = np.concatenate([candidates, _compared(rows_of, group, total, parts)])
+    likeliest = found[rest[next(by_score(estimates[rest], size), slice(None))]]
+    candidates = np.concatenate([candidates, _compared(rows_of, likeliest, total, parts)])
     return _best(rows_of, candidates, total[candidates], limit), parts
 
 
@@ -409,10 +413,14 @@ def _compared(rows_of: _Rows, numbers: Numbers, total: Floats, parts: list[Posti
 
 
 def _are_ahead(best: list[_Row], total: Floats, candidates: Numbers, limit: int) -> bool:
-    """Whether the best are so far ahead of other candidates that one with a lower estimate hardly belongs to them."""
+    """Whether the best are so far ahead of other candidates that one with a lower estimate hardly belongs to them.
+
+    Among those at least as good are some that do not fit, such as what the conversation shows: they do not count.
+    """
     if len(best) < limit:
         return False
-    return int(np.count_nonzero(total[candidates] >= total[_numbers(best)].min())) * _AHEAD <= len(candidates)
+    unfit = int(np.count_nonzero(total[candidates] >= total[_numbers(best)].min())) - len(best)
+    return len(best) * _AHEAD <= len(candidates) - unfit
 
 
 def _hits(best: list[_Row], parts: list[PostingPart], size: int) -> Iterator[Hit]:
