@@ -1,5 +1,7 @@
 """Long records: the part that matches is found, returned and packed."""
 
+from unicodedata import normalize
+
 import pytest
 
 from loom.engine import open_memory
@@ -50,6 +52,31 @@ async def test_a_needle_is_found_in_a_text_of_nearly_a_million_characters(place,
     assert NEEDLE in hit.passage.text
     assert hit.item.text[hit.passage.start : hit.passage.end] == hit.passage.text
     assert not found.notes
+
+
+@pytest.mark.parametrize("marks", ["\u0301", "\u20dd\u0301"])
+async def test_a_long_text_of_nothing_but_accents_spoils_no_recall(where, marks):
+    async with open_memory(where, with_facts=False) as memory:
+        await memory.remember("I like tea.", user_id="u")
+        await memory.remember(marks * (130_000 // len(marks)), user_id="u")
+        found = await memory.recall("Who likes tea?", user_id="u")
+    assert found.hits[0].item.text == "I like tea."
+
+
+def test_a_passage_is_found_behind_letters_that_folding_makes_shorter():
+    taken_apart = normalize("NFD", "\u1ebf \u1ed9 \u1eef \u1eb1 \u1ead ") * 20_000
+    before = "plain words follow. " * 15_000
+    for text in (f"{taken_apart}The ZEBRA stands. {before}", f"{before}The ZEBRA stands. {taken_apart}"):
+        span = best_passage(text, ("zebra", "stand"))
+        assert "ZEBRA stands" in text[span.start : span.end]
+        assert most_together(text, ("zebra", "stand")) == 2
+
+
+def test_a_word_is_found_wherever_a_long_text_is_cut_to_be_folded():
+    for before in range(PASSAGE - 12, PASSAGE + 2):
+        text = "\u00e4 " * 100_000 + "x" * before + " zebra " + "\u00e4 " * 100_000
+        span = best_passage(text, ("zebra",))
+        assert "zebra" in text[span.start : span.end]
 
 
 async def test_what_does_not_fit_is_said(where):

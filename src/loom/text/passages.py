@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 from math import log
 from typing import NamedTuple
 
@@ -129,17 +130,27 @@ def _likeliest_part(text: str, wanted: Sequence[str]) -> int:
     """Where the READ characters begin in which a passage is looked for: around the place with most of the stems."""
     if len(text) <= READ:
         return 0
-    words = folded(text)
-    found = [set[str]() for _ in range(len(words) // PASSAGE + 1)]
+    words, ends = _folded_slices(text)
+    found = [set[str]() for _ in ends]
     for stem in wanted:
         for place in islice(_places(words, stem), _MOST_PLACES):
-            found[place // PASSAGE].add(stem)
+            found[bisect(ends, place)].add(stem)
     weights = _weighed(found)
     pairs = [here + after for here, after in zip(weights, [*weights[1:], 0.0], strict=True)]
     best = max(range(len(pairs)), key=lambda place: pairs[place])
-    # Folding may change the length of a text a little, which the part around the place has room for.
-    start = best * PASSAGE * len(text) // len(words) - READ // 2
-    return max(0, min(start, len(text) - READ))
+    return max(0, min(best * PASSAGE - READ // 2, len(text) - READ))
+
+
+def _folded_slices(text: str) -> tuple[str, Sequence[int]]:
+    """The folded text, and where in it each slice of PASSAGE characters of the text ends.
+
+    Folding changes the length of a text, and of one part more than of another: all of it can be marks, which go.
+    """
+    ends = range(PASSAGE, len(text) + PASSAGE, PASSAGE)
+    if text.isascii():
+        return folded(text), ends
+    slices = [folded(text[end - PASSAGE : end]) for end in ends]
+    return "".join(slices), [*accumulate(map(len, slices))]
 
 
 def stems_in(text: str, wanted: Sequence[str]) -> set[str]:
