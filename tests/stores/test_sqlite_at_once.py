@@ -279,3 +279,25 @@ def _watched(act: Callable[[], Any], read: list[Any]) -> Any:
     except connection.TakesLong:
         read.append("gave up")
         raise
+
+
+async def test_many_postings_are_not_scored_on_the_event_loop(tmp_path, monkeypatch):
+    here, scored = threading.get_ident(), list[int]()
+    parts_of = index.parts_of
+
+    def counted(held: Any, lengths: Any) -> Any:
+        scored.extend([len(held)] if threading.get_ident() == here else [])
+        return parts_of(held, lengths)
+
+    monkeypatch.setattr(index, "parts_of", counted)
+    monkeypatch.setattr(Pace, "is_quick", lambda *_: True)
+    words = [f"{first}{second}um" for first in "bcdfghklmnprst" for second in "aeiou"]
+    async with SqliteStore(tmp_path / "x.db", durability="fast") as store:
+        await store.bind("suite:1:2", 2)
+        for start in range(0, 2_000, 500):
+            await store.put(ALICE, *(an_episode(f"e{start + n}", " ".join(words)) for n in range(500)))
+        for question, is_here in ((words[0], True), (" ".join(words), False)):
+            scored.clear()
+            query = Query(text=question, vector=[1.0, 0.0], archived=True, limit=20)
+            assert len(await store.search_columns(ALICE, query, near=20)) == 20
+            assert bool(scored) == is_here

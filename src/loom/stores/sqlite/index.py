@@ -6,13 +6,14 @@ from __future__ import annotations
 import json
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import groupby, islice
 from struct import Struct
 from threading import Lock
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import apsw
 import numpy as np
 from numpy.typing import NDArray
 
@@ -261,10 +262,8 @@ def _take_out(db: Database, user: int, gone: Mapping[Place, set[int]], added: di
 def index_parts(db: Database, user: int, text: str, sizes: Sizes, cache: SearchCache) -> list[PostingPart]:
     """What each term of a text adds to each signal; every score is above 0."""
     lengths = {signal: (n, words) for signal, n, words in rows(db, _LENGTHS, user)}
-    held: defaultdict[tuple[str, str], list[bytes]] = defaultdict(list)
     wanted = query_terms(text)
-    for term, signal, entries in db.execute(_TERMS, (str(list(runs_of(sizes.indexed))), json.dumps(wanted), user)):
-        held[term, signal].append(entries)
+    held = _held_postings(db, user, wanted, sizes)
     with reading("the word index"):
         with cache.current(db, user, sizes) as now:
             for signal, (more, words) in now.tail.lengths.items():
@@ -272,6 +271,7 @@ def index_parts(db: Database, user: int, text: str, sizes: Sizes, cache: SearchC
                 lengths[signal] = count + more, total + words
                 for term in wanted:
                     if entries := now.tail.entries.get((term, signal)):
+                        spend(_SCORED_BYTE * len(entries))
                         held[term, signal].append(bytes(entries))
             chain = now.chain
             if chain.texts:
@@ -279,6 +279,7 @@ def index_parts(db: Database, user: int, text: str, sizes: Sizes, cache: SearchC
                 lengths[AROUND] = count + chain.texts, total + chain.words
             heads = {term: b"".join(held.pop((term, HEAD), ())) for term in wanted}
             texts = {term: b"".join(own) for term in wanted if (own := held.get((term, OWN)))}
+            spend(_AROUND_BYTE * sum(len(own) + len(heads[term]) for term, own in texts.items()))
             around = chain.entries([(own, heads[term]) for term, own in texts.items()], sizes.size)
             for term, entries in zip(texts, around, strict=True):
                 if entries:
@@ -288,8 +289,23 @@ def index_parts(db: Database, user: int, text: str, sizes: Sizes, cache: SearchC
     return found
 
 
+def _held_postings(
+    db: Database, user: int, wanted: Sequence[str], sizes: Sizes
+) -> defaultdict[tuple[str, str], list[bytes]]:
+    """The stored entries of these terms, by term and signal."""
+    held: defaultdict[tuple[str, str], list[bytes]] = defaultdict(list)
+    given = (str(list(runs_of(sizes.indexed))), json.dumps(wanted), user)
+    with reading("the word index", but=(apsw.Error,)), closing(each(db, _TERMS, *given)) as found:
+        for term, signal, entries in found:
+            spend(_SCORED_BYTE * len(entries))
+            held[term, signal].append(entries)
+    return held
+
+
 _ENTRY = Struct("<IHH")
 """One of ENTRIES."""
+_SCORED_BYTE, _AROUND_BYTE = 0.018, 0.008
+"""What it costs to read and score the entries of a term, and to find the turns around them, in microseconds a byte."""
 _LENGTHS = "SELECT signal, texts, words FROM lengths WHERE user = ?"
 _TERMS = (
     "SELECT postings.term, signal, entries FROM json_each(?) AS runs CROSS JOIN json_each(?) AS terms "
