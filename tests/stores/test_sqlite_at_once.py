@@ -17,7 +17,7 @@ from loom.core.filter import And, Eq, Range
 from loom.core.record import Layer
 from loom.protocols.memory_store import Query
 from loom.stores._search import Vectors
-from loom.stores.sqlite import connection, index
+from loom.stores.sqlite import connection, index, search
 from loom.stores.sqlite import file as sqlite_file
 from loom.stores.sqlite.connection import Database, holding, spend
 from loom.stores.sqlite.file import Pace, SqliteFile
@@ -301,3 +301,24 @@ async def test_many_postings_are_not_scored_on_the_event_loop(tmp_path, monkeypa
             query = Query(text=question, vector=[1.0, 0.0], archived=True, limit=20)
             assert len(await store.search_columns(ALICE, query, near=20)) == 20
             assert bool(scored) == is_here
+
+
+@pytest.mark.parametrize("exact_numbers", [1_000_000, 0])
+async def test_a_filter_that_no_column_answers_makes_few_records_on_the_event_loop(large, monkeypatch, exact_numbers):
+    here, made = threading.get_ident(), list[int]()
+    from_row = search.from_row
+
+    def counted(row: Any) -> Any:
+        made.extend([1] if threading.get_ident() == here else [])
+        return from_row(row)
+
+    monkeypatch.setattr(search, "from_row", counted)
+    large._cache = index.SearchCache(2**26, exact_numbers=exact_numbers)
+    await large.bind("suite:1:2", 2)
+    await large.put_vectors(ALICE, {f"e{n:05}": [1.0, n / 10] for n in range(2_000)})
+    query = Query(text="plum", vector=[1.0, 0.0], archived=True)
+    await large.search_columns(ALICE, query, near=20)
+    monkeypatch.setattr(Pace, "is_quick", lambda *_: True)
+    nothing = And(Range("id", low="e00500"), Eq("meta.topic", "nothing"))
+    assert len(await large.search_columns(ALICE, replace(query, where=nothing), near=20)) == 0
+    assert len(made) < 1_000

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from loom.core.filter import Filter
 from loom.core.record import Fact, Hit, rank_key, scored
 from loom.core.scope import Scope
 from loom.protocols.memory_store import Query
@@ -31,6 +32,7 @@ from loom.stores._search import (
 from loom.stores._sql import COLUMNS, Condition, to_micros
 from loom.stores.base import reading
 from loom.stores.sqlite.connection import (
+    MADE,
     SELECTED,
     SQLITE,
     WALKED,
@@ -323,13 +325,21 @@ def _fitting(db: Database, request: _SqliteRequest, columns: str, *, limit: int 
     found: list[tuple[Any, ...]] = []
     width = columns.count(",") + 1
     cursor = db.execute(f"SELECT {columns}, {SELECTED} {source}", values)
-    for row in cursor:
-        if where.matches(from_row(row[width:])):
-            found.append(row[:width])
-            if len(found) == limit:
-                break
-    cursor.close(True)
+    try:
+        for row in cursor:
+            if _matches(where, row[width:]):
+                found.append(row[:width])
+                if len(found) == limit:
+                    break
+    finally:
+        cursor.close(True)
     return found
+
+
+def _matches(where: Filter, row: _Row) -> bool:
+    """Whether the record of a row fits; to make one costs more than to read the row."""
+    spend(MADE)
+    return where.matches(from_row(row))
 
 
 def _among(db: Database, request: _SqliteRequest, given: Sequence[int]) -> list[_Row]:
@@ -338,7 +348,7 @@ def _among(db: Database, request: _SqliteRequest, given: Sequence[int]) -> list[
     # A cross join is not reordered: the rows given are looked up, instead of walking all of the user's.
     source = "json_each(?) AS given CROSS JOIN records AS r ON r.row = given.value"
     found = [*each(db, f"SELECT {SELECTED}, r.row FROM {source} WHERE {fits.sql}", json.dumps(given), *fits.values)]
-    return found if where is None or fits.exact else [row for row in found if where.matches(from_row(row))]
+    return found if where is None or fits.exact else [row for row in found if _matches(where, row)]
 
 
 def _in_session(db: Database, user: int, scope: Scope) -> Numbers:
