@@ -6,6 +6,7 @@ from subprocess import run
 
 import pytest
 
+from loom.errors import StoreUnavailable
 from loom.memory.memory import Memory
 from loom.protocols.memory_store import SeesOthers
 from loom.stores.sqlite import SqliteStore
@@ -32,12 +33,15 @@ asyncio.run(write())
 
 
 class Counted(SqliteStore):
-    """Counts the lists that are read."""
+    """Counts the lists that are read, and fails some of them."""
 
-    lists = 0
+    lists = failures = 0
 
     async def list(self, *args, **named):
         self.lists += 1
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailable("held by another process")
         return await super().list(*args, **named)
 
 
@@ -115,6 +119,19 @@ async def test_two_memories_of_one_process_whose_clocks_disagree(memory, clock, 
         await said_at(memory, **BOB)
         clock.advance(0.6)
         assert await said_at(memory, **ANN) > told
+
+
+async def test_a_look_that_failed_is_repeated(memory, store, clock, tmp_path):
+    write_elsewhere(tmp_path, "ann")
+    await memory.remember("hello", **BOB)  # the store has looked for others
+    clock.advance(0.1)
+    store.failures = 1
+    times = []
+    for number in range(4):
+        times += [(await memory.remember(f"turn {number}", **ANN)).kept[0].recorded_at]
+        clock.advance(0.6)
+    assert store.failures == 0
+    assert [time > START + AHEAD for time in times] == [False, False, True, True]
 
 
 async def test_a_store_counts_its_looks_and_what_others_wrote(memory, store, tmp_path):

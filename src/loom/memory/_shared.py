@@ -150,6 +150,10 @@ _BEHIND_TIMED_IDS = "8"
 _LAST = datetime.max.replace(tzinfo=UTC) - TICK
 
 
+_NOT_TOLD = -1
+"""In place of a number of changes: the look has told nothing."""
+
+
 class _Look(NamedTuple):
     """When a user's records were last looked at, and how many changes by others the store had found by then."""
 
@@ -197,13 +201,10 @@ class UserTimes:
         """
         key, measured = user.key(), self._clock.monotonic()
         is_known, changes = self._others.ask(measured, self._clock.now())
-        last = self._looked.get(key, _Look(-inf, 0))
-        if measured - last.at < _LOOK_AGAIN or (is_known and changes == last.changes and last.at > -inf):
+        last = self._looked.get(key, _Look(-inf, _NOT_TOLD))
+        if measured - last.at < _LOOK_AGAIN or (is_known and changes == last.changes):
             return
-        self._looked[key] = _Look(measured, changes)
-        self._looked.move_to_end(key)
-        if len(self._looked) > _USERS:
-            self._looked.popitem(last=False)
+        self._note(key, _Look(measured, _NOT_TOLD))
         id = last_id_at(max(self._clock.now(), self._ahead.get(key, self._clock.now())))
         try:
             # Mostly there is none, and the one behind it has no time in its id: that one record is all that is read.
@@ -212,7 +213,14 @@ class UserTimes:
                 self.observe(user, page)
                 id = page[-1].id if page else _BEHIND_TIMED_IDS
         except LoomError:
-            return  # a failed look must not prevent the write
+            return  # a failed look must not prevent the write; it is repeated, whatever the store says of others
+        self._note(key, _Look(measured, changes))
+
+    def _note(self, key: str, look: _Look) -> None:
+        self._looked[key] = look
+        self._looked.move_to_end(key)
+        if len(self._looked) > _USERS:
+            self._looked.popitem(last=False)
 
 
 class _Others:
