@@ -1,10 +1,12 @@
 """Long records: the part that matches is found, returned and packed."""
 
+import threading
 from unicodedata import normalize
 
 import pytest
 
 from loom.engine import open_memory
+from loom.text import passages
 from loom.text.passages import PASSAGE, WHOLE, best_passage, chunks, most_together, stems_in
 from loom.text.tokens import estimate_tokens
 from loom.text.words import query_terms
@@ -77,6 +79,24 @@ def test_a_word_is_found_wherever_a_long_text_is_cut_to_be_folded():
         text = "\u00e4 " * 100_000 + "x" * before + " zebra " + "\u00e4 " * 100_000
         span = best_passage(text, ("zebra",))
         assert "zebra" in text[span.start : span.end]
+
+
+@pytest.mark.parametrize("question", ["Where does the M\u00e4dchen stay?", "The M\u00e4dchen stays in Bergen."])
+async def test_a_long_text_is_not_folded_on_the_event_loop(where, question, monkeypatch):
+    here, read = threading.get_ident(), list[int]()
+    folded = passages.folded
+
+    def counted(text):
+        read.extend([len(text)] if threading.get_ident() == here else [])
+        return folded(text)
+
+    async with open_memory(where, with_facts=False) as memory:
+        await memory.remember("Das M\u00e4dchen gr\u00fc\u00dft. " * 5_000, user_id="u")
+        await memory.remember("The tea is hot.", user_id="u")
+        monkeypatch.setattr(passages, "folded", counted)
+        found = await memory.recall(question, user_id="u")
+    assert found.hits[0].passage is not None
+    assert sum(read) < 20_000
 
 
 async def test_what_does_not_fit_is_said(where):

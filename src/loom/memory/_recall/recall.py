@@ -56,7 +56,7 @@ from loom.memory.results import Recalled
 from loom.protocols.knowledge_base import KnowledgeBase
 from loom.protocols.memory_store import HitColumns, KeepsVectors, MemoryStore, Newest, Query
 from loom.protocols.reranker import Reranker
-from loom.text.passages import READ, best_passage, most_together, stems_in
+from loom.text.passages import best_passage, looking_cost, most_together, stems_in
 from loom.text.time_words import TimeHint, time_hint
 from loom.text.tokens import EstimateCounter
 from loom.text.words import content_terms, query_terms, terms
@@ -233,7 +233,7 @@ class Recall:
         if min_score is not None:
             ranked = [r for r in ranked if r.score >= min_score]
         stems = content_terms(question)
-        confidence = _confidence(stems, ranked, records)
+        confidence = await _confidence(stems, ranked, records)
         passages: Sequence[Hit] = ()
         if is_left_out := min_confidence is not None and confidence < min_confidence:
             ranked = []
@@ -246,7 +246,8 @@ class Recall:
                 failed += unread
                 passages = [hit for hit in passages if min_score is None or hit.score >= min_score]
         pack_hits = partial(self._pack, ranked, records, passages, stems=stems, limit=limit, budget=budget)
-        hits, used, unfit = await off_loop(_packing_cost(ranked, records, limit), pack_hits)
+        size = sum(looking_cost(records.text_of(r.id), stems) for r in ranked[: _packed(limit)])
+        hits, used, unfit = await off_loop(size, pack_hits)
         problems, absent = (*cut, *notes, *failed), _by_meaning_alone(found.signals, hits)
         searched = None
         if not hits or confidence < UNLIKELY:
@@ -278,8 +279,7 @@ class Recall:
             signals |= await off_loop(_compared(found.texts), partial(_as_statement, found.texts, terms(question)))
         elif found.ids and (stems := content_terms(question)):  # a question may have no words: "?", an emoji
             likeliest = _likeliest(signals.get("bm25"), len(found))
-            size = sum(min(READ, len(found.texts[place])) for place in likeliest) // 8
-            covered = await off_loop(size, lambda: [most_together(found.texts[place], stems) for place in likeliest])
+            covered = await _together([found.texts[place] for place in likeliest], stems)
             trust = trust_in_words(len(stems), covered)
             covers = signals["covers"] = np.full(len(found), np.nan)
             covers[likeliest] = np.array(covered) / len(stems)
@@ -430,23 +430,30 @@ _SURE_OF = 5
 """Best hits whose words are compared with the question."""
 
 
-def _confidence(stems: tuple[str, ...], ranked: Sequence[Ranked], records: FoundRecords) -> float:
+async def _confidence(stems: tuple[str, ...], ranked: Sequence[Ranked], records: FoundRecords) -> float:
     """How likely it is that the memory holds something about the question, from 0 to 1."""
     if not ranked:
         return 0.0
     found = records.hits
     covers, dense = (found.signals.get(name, np.full(len(found), np.nan)) for name in ("covers", "dense"))
     first = [place for r in ranked[:_SURE_OF] if (place := records.place_of.get(r.id)) is not None]
-    shares = (_share(float(covers[place]), found.texts[place], stems) for place in first)
-    share = max(shares, default=0.0) if stems else 0.0
+    share = await _share(covers[first], [found.texts[place] for place in first], stems) if stems else 0.0
     known = dense[~np.isnan(dense)]
     likely = _LIKE + _SHARE * share + _NEAR * float(known.max()) if len(known) else _LIKE_WORDS + _SHARE * share
     return 1 / (1 + exp(-likely))
 
 
-def _share(covers: float, text: str, stems: tuple[str, ...]) -> float:
-    """The share of the question's words in the best passage of a text, which `covers` says if it was looked at."""
-    return covers if covers > 0 else most_together(text, stems) / len(stems)
+async def _share(covers: NDArray[np.float64], texts: Sequence[str], stems: tuple[str, ...]) -> float:
+    """The largest share of the question's words in a passage of a text; `covers` has it where one was looked at."""
+    new = [text for text, share in zip(texts, covers.tolist(), strict=True) if isnan(share)]
+    shares = [together / len(stems) for together in await _together(new, stems)]
+    return max([*shares, *covers[~np.isnan(covers)].tolist()], default=0.0)
+
+
+async def _together(texts: Sequence[str], stems: tuple[str, ...]) -> list[int]:
+    """How many of the stems stand together in one passage, of each text."""
+    size = sum(looking_cost(text, stems) for text in texts)
+    return await off_loop(size, lambda: [most_together(text, stems) for text in texts])
 
 
 def _by_meaning_alone(signals: Iterable[str], hits: Sequence[Hit]) -> _Notes:
@@ -596,11 +603,6 @@ def _compared(texts: Iterable[str]) -> int:
 def _packed(limit: int) -> int:
     """How many of the best hits are tried: a budget may skip long ones, but not reach for the hundredth best."""
     return max(40, 4 * limit)
-
-
-def _packing_cost(ranked: Sequence[Ranked], records: FoundRecords, limit: int) -> int:
-    """The cost of finding passages and counting tokens, in characters: an eighth of comparing the words."""
-    return sum(len(records.text_of(r.id)) for r in ranked[: _packed(limit)]) // 8
 
 
 def _in_front(latest: Sequence[Episode], ranked: Sequence[Ranked]) -> list[Ranked]:
