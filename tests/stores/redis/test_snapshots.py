@@ -1,8 +1,11 @@
 """A copy of a user that starts from a snapshot is the one that was read row by row, and nothing outlives its removal."""
 
+import gc
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
+from types import FunctionType, ModuleType
 
+import numpy as np
 import pytest
 
 from loom.protocols.memory_store import Query
@@ -150,6 +153,41 @@ async def test_no_snapshot_holds_what_was_removed(store, clock, removal):
         due = [await ids_of(two, ALICE, text) for text in ("sea", "sails")]
         async with aclosing(another(store, clock)) as three:
             assert [await ids_of(three, ALICE, text) for text in ("sea", "sails")] == due
+
+
+def held_by(thing, seen):
+    """All text that an object holds, as bytes; not what its code and its types hold."""
+    if id(thing) in seen or isinstance(thing, type | FunctionType | ModuleType):
+        return
+    seen[id(thing)] = thing
+    if isinstance(thing, str | bytes | bytearray):
+        yield thing.encode() if isinstance(thing, str) else bytes(thing)
+    elif isinstance(thing, memoryview):
+        yield bytes(thing.obj)
+    elif isinstance(thing, np.ndarray):
+        yield from held_by(thing.base, seen)
+    for other in gc.get_referents(thing):
+        yield from held_by(other, seen)
+
+
+WORDS = {"delete": (b"sea", b"sail"), "another text": (b"sea",), "another key": (b"sail",), "no key": (b"sail",)}
+
+
+@pytest.mark.parametrize("removal", WORDS)
+async def test_no_copy_from_a_snapshot_holds_what_was_removed(store, clock, removal):
+    await answers(store)
+    async with aclosing(another(store, clock)) as two:
+        await ids_of(two, ALICE, "tea")
+        (copy,) = two._copies._held.values()
+        before = b" ".join(held_by(copy.records, {}))
+        assert all(word in before for word in WORDS[removal])
+        await REMOVALS[removal](store)
+        due = await answers(store)
+        assert await answers(two) == due
+        assert [*two._copies._held.values()] == [copy], "it was not read anew"
+        after = b" ".join(held_by(copy.records, {}))
+        assert b"garden" in after
+        assert not any(word in after for word in WORDS[removal])
 
 
 async def test_an_older_snapshot_is_not_used_once_something_was_removed(store, clock):

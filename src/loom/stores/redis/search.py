@@ -104,14 +104,14 @@ class SnapshotHead(NamedTuple):
 
 
 class _Unread(MutableMapping[str, _T]):
-    """Values by id, as they were stored until they are asked for, or others take their place."""
+    """Values by id, as they were stored until they are asked for, or others take their place: that leaves nothing."""
 
     __slots__ = ("_bounds", "_data", "_held", "_places", "_read")
 
     def __init__(
         self, ids: Iterable[str], bounds: Sequence[int], data: memoryview, read: Callable[[str, bytes], _T]
     ) -> None:
-        self._bounds, self._data, self._read = bounds, data, read
+        self._bounds, self._data, self._read = bounds, memoryview(bytearray(data)), read
         self._places = {id: place for place, id in enumerate(ids) if id}
         self._held: dict[str, _T | None] = dict.fromkeys(self._places)
 
@@ -123,10 +123,11 @@ class _Unread(MutableMapping[str, _T]):
 
     def __setitem__(self, id: str, value: _T) -> None:
         self._held[id] = value
+        self.wipe(id)
 
     def __delitem__(self, id: str) -> None:
         del self._held[id]
-        self._places.pop(id, None)
+        self.wipe(id)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._held)
@@ -137,13 +138,23 @@ class _Unread(MutableMapping[str, _T]):
     def stored(self, id: str) -> bytes | None:
         """What the snapshot has under an id."""
         place = self._places.get(id)
-        return None if place is None else bytes(self._data[self._bounds[place] : self._bounds[place + 1]])
+        return None if place is None else bytes(self._part(place))
+
+    def wipe(self, id: str) -> None:
+        """Leave nothing of what the snapshot has under an id; its value is another by now."""
+        place = self._places.pop(id, None)
+        if place is not None:
+            part = self._part(place)
+            part[:] = bytes(len(part))
+
+    def _part(self, place: int) -> memoryview:
+        return self._data[self._bounds[place] : self._bounds[place + 1]]
 
 
 class _StoredWords(WordIndex):
     """An index whose first texts are those of a snapshot, as arrays; texts that follow are counted on top."""
 
-    __slots__ = ("_bounds", "_first", "_is_held", "_left", "_of_word", "_times")
+    __slots__ = ("_bounds", "_first", "_has_removed", "_is_held", "_left", "_of_word", "_times")
 
     def __init__(self, words: Sequence[str], arrays: Sequence[NDArray[Any]]) -> None:
         super().__init__()
@@ -154,6 +165,7 @@ class _StoredWords(WordIndex):
         self._total = int(lengths.sum())
         self._is_held = lengths > 0
         self._left = int(self._is_held.sum())
+        self._has_removed = False
 
     def __len__(self) -> int:
         return super().__len__() + self._left
@@ -165,11 +177,25 @@ class _StoredWords(WordIndex):
     def remove(self, number: int) -> None:
         if number < len(self._is_held) and self._is_held[number]:
             self._is_held[number] = False
+            self._has_removed = True
             self._left -= 1
             self._total -= self._lengths[number]
             self._lengths[number] = 0
         else:
             super().remove(number)
+
+    def wipe(self) -> None:
+        """Leave nothing of texts that were removed: neither which words they had, nor words that no other has."""
+        import numpy as np  # noqa: PLC0415
+
+        if not self._has_removed:
+            return
+        is_held = self._is_held[self._first]
+        self._first, self._times = self._first[is_held], self._times[is_held]
+        self._bounds = np.concatenate([[0], np.cumsum(is_held)])[self._bounds].tolist()
+        places = self._of_word.items()
+        self._of_word = {word: place for word, place in places if self._bounds[place] < self._bounds[place + 1]}
+        self._has_removed = False
 
     def postings(self, word: str) -> tuple[Counts, Counts] | None:
         import numpy as np  # noqa: PLC0415 - only a search pays for it
@@ -242,7 +268,7 @@ def _unpack_snapshot(data: bytes) -> UserRecords:
     records.vectors = VectorTable(records.numbering, matrix, has)
     for kind in kinds:
         words = str(section(), "utf-8")
-        found = [numbers(_COUNT) for _ in range(4)]
+        found = [numbers(_COUNT).copy() for _ in range(4)]  # a view of them would hold all of the snapshot
         records.indexes[kind] = _StoredWords(words.split("\n") if words else (), found)
     return records
 
@@ -307,12 +333,22 @@ class LocalCopy:
             if found != held:
                 texts[name] = {kind: text for kind, text in found.items() if held.get(kind) != text}
         self.records.apply(RecordChange(changed, texts, frozenset(gone)))
+        self._wipe(texts)
         for id, _, _, vector in rows:
             if vector is None:
                 self.records.vectors.discard(id.decode())
         vectors = {id.decode(): unpack_vector(data) for id, _, _, data in rows if data is not None}
         with reading("the vectors of a user"):
             self.records.vectors.set(vectors)
+
+    def _wipe(self, rekeyed: Iterable[str]) -> None:
+        """Leave nothing of what the snapshot had in place of what it is now; some records have other keys."""
+        if isinstance(self.records.keys, _Unread):
+            for id in rekeyed:
+                self.records.keys.wipe(id)
+        for index in self.records.indexes.values():
+            if isinstance(index, _StoredWords):
+                index.wipe()
 
     def drop(self, ids: Iterable[str]) -> None:
         """Remove expired records; the server removes them in its own time."""
@@ -392,7 +428,8 @@ class LocalCopies:
                 if not empty:
                     more = b""
                     continue
-            await _run(_weight(rows), lambda rows=rows, left=left: copy.take(rows, left))
+            weight = max(_weight(rows), len(left or ()))
+            await _run(weight, lambda rows=rows, left=left: copy.take(rows, left))
             copy.version = more or version or b"0"
             if more is None:
                 copy.deleted = deleted or b"0"
