@@ -21,6 +21,7 @@ from loom.errors import NotFound, StoreError, UsageError
 from loom.protocols.memory_store import Query
 from loom.stores.sqlite import SqliteStore, connection, search
 from loom.stores.sqlite.connection import connect, sizes_of
+from loom.stores.sqlite.file import Pace
 from loom.stores.sqlite.index import NewestTexts
 from loom.testing.conformance.suite import ALICE, an_episode
 from loom.testing.fakes import START
@@ -286,6 +287,73 @@ async def test_what_is_forgotten_is_not_kept_in_memory(store: SqliteStore, forge
     else:
         await store.forget(replace(ALICE, session_id="s") if forgets == "session" else ALICE)
     assert not store._cache._held
+
+
+def told(store: SqliteStore) -> str:
+    """All text that is kept of users."""
+    kept = list[Any]()
+    for held in store._cache._held.values():
+        kept += [held.rows._by_condition, *held.tail.entries, *held.records._by_id.items()]
+    return repr(kept)
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+@pytest.mark.parametrize("forgets", ["record", "user"])
+async def test_what_another_process_forgets_is_not_kept_in_memory(
+    store: SqliteStore, tmp_path: Path, forgets: str, *, comes_back: bool
+) -> None:
+    await store.put(ALICE, an_episode("secret", "tea: the code is 4711"))
+    await store.read_together(ALICE, LIVING)
+    assert "secret" in await found_by(store)
+    assert "4711" in told(store)
+    async with SqliteStore(tmp_path / "memory.db") as other:
+        await (other.delete(ALICE, "secret") if forgets == "record" else other.forget(ALICE))
+        if comes_back:
+            await other.put(ALICE, an_episode("new", "tea"))
+    assert ("new" in await found_by(store)) == comes_back
+    await store.read_together(ALICE, LIVING)
+    assert "4711" not in told(store)
+    assert bool(store._cache._held) == (comes_back or forgets == "record")
+
+
+async def test_a_search_that_began_before_a_removal_keeps_nothing_of_what_was_removed(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.put(ALICE, an_episode("secret", "tea: the code is 4711"))
+    await found_by(store)
+    started, changed = threading.Event(), threading.Event()
+    search_columns = search.search_columns
+
+    def late(*args: Any, **named: Any) -> Any:
+        started.set()
+        changed.wait()
+        return search_columns(*args, **named)
+
+    seen = list[dict[str, Episode]]()
+
+    async def look() -> None:
+        seen.append(await found_by(store))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(search, "search_columns", late)
+        patch.setattr(Pace, "is_quick", lambda *_: False)
+        async with anyio.create_task_group() as group:
+            group.start_soon(look)
+            await anyio.to_thread.run_sync(started.wait)
+            await store.delete(ALICE, "secret")
+            changed.set()
+    assert "secret" in seen[0], "it is of the moment when it began"
+    assert "4711" not in told(store)
+    assert "secret" not in await found_by(store)
+
+
+async def test_how_many_users_are_known_by_name_is_bounded(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_MOST_USERS", 2)
+    for name in "abc":
+        scope = replace(ALICE, user_id=name)
+        await store.put(scope, an_episode("e", "tea"))
+        await store.search_columns(scope, QUERY, near=20)
+    assert len(store._cache._users._numbers) == len(store._cache._held) == 2
 
 
 async def test_an_access_of_what_no_record_can_be_called_is_refused_at_once(store: SqliteStore) -> None:

@@ -9,6 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from threading import Lock
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
@@ -318,11 +319,15 @@ _MOST_RECORD_CHARS = 4 * 2**20
 
 
 class KnownRecords:
-    """The records of a user that every turn reads: those of the first layers, facts and blocks."""
+    """The records of a user that every turn reads: those of the first layers, facts and blocks.
 
-    __slots__ = ("_by_id", "chars")
+    All as of an epoch of the user: it changes where text is removed, which is not kept then.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_by_id", "chars", "epoch")
+
+    def __init__(self, epoch: str) -> None:
+        self.epoch = epoch
         self._by_id: dict[str, tuple[Row, Record]] = {}
         self.chars = 0
         """How many characters their texts have."""
@@ -358,6 +363,58 @@ def find_user(db: Database, scope: Scope) -> int | None:
     """The number of the scope's user, None for an unknown user."""
     found = one(db, "SELECT user FROM users WHERE namespace = ? AND user_id = ?", scope.namespace, scope.user_id)
     return None if found is None else int(found[0])
+
+
+_MOST_USERS = 1 << 16
+_MOST_DROPPED = 1_024
+
+
+class _ThreadView(threading.local):
+    began: float = inf
+    """How many users had been dropped when the view of this thread began."""
+
+
+class KnownUsers:
+    """The number that each user had when it was looked up last, and who was dropped since. Safe between threads."""
+
+    __slots__ = ("_dropped", "_drops", "_lock", "_numbers", "_view")
+
+    def __init__(self) -> None:
+        self._numbers: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._dropped: OrderedDict[int, int] = OrderedDict()
+        self._drops = 0
+        self._view = _ThreadView()
+        self._lock = Lock()
+
+    def find(self, db: Database, scope: Scope) -> tuple[int | None, int | None]:
+        """The number of the scope's user, and one to be dropped: who had the name before, or was looked up long ago.
+
+        The first that a view reads, so that is_dropped() can tell.
+        """
+        self._view.began = self._drops
+        user, name = find_user(db, scope), (scope.namespace, scope.user_id)
+        if self._numbers.get(name) == user:
+            return user, None
+        with self._lock:
+            gone = self._numbers.pop(name, None)
+            if user is not None:
+                self._numbers[name] = user
+                if len(self._numbers) > _MOST_USERS:
+                    gone = self._numbers.popitem(last=False)[1]
+        return user, gone
+
+    def drop(self, user: int) -> None:
+        """Text of the user was removed."""
+        with self._lock:
+            self._drops += 1
+            self._dropped[user] = self._drops
+            self._dropped.move_to_end(user)
+            if len(self._dropped) > _MOST_DROPPED:
+                self._dropped.popitem(last=False)  # no view lasts so long
+
+    def is_dropped(self, user: int) -> bool:
+        """Whether the user was dropped since the view of this thread began: it may show what was removed."""
+        return self._dropped.get(user, 0) > self._view.began
 
 
 def all_users(db: Database, after: Scope | None, limit: int, *, table: str = "users") -> tuple[Scope, ...]:

@@ -52,6 +52,7 @@ from loom.stores.sqlite.connection import (
     Database,
     KnownRecords,
     KnownRows,
+    KnownUsers,
     Row,
     Sizes,
     each,
@@ -589,7 +590,7 @@ class _Held:
         self.chain = TurnOrder(np.zeros(0, LINKS))
         self.tail = NewestTexts()
         self.rows = KnownRows(0)
-        self.records = KnownRecords()
+        self.records = KnownRecords("")
 
     @property
     def nbytes(self) -> int:
@@ -666,7 +667,7 @@ class SearchCache:
     A user's vectors are kept whole while they are few, and are searched exactly; of many, only sketches are kept.
     """
 
-    __slots__ = ("_changes", "_exact_numbers", "_held", "_lock", "_max_bytes", "_used")
+    __slots__ = ("_changes", "_exact_numbers", "_held", "_lock", "_max_bytes", "_used", "_users")
 
     def __init__(self, max_bytes: int, changes: Changes = _unknown, *, exact_numbers: int = EXACT_NUMBERS) -> None:
         """`changes` says which records this process has changed, as ChangeLog.between() does."""
@@ -675,10 +676,20 @@ class SearchCache:
         self._used = 0
         self._exact_numbers = exact_numbers
         self._held: OrderedDict[int, _Held] = OrderedDict()
+        self._users = KnownUsers()
         self._lock = Lock()
+
+    def find(self, db: Database, scope: Scope) -> int | None:
+        """The number of the scope's user; it is the first that a view reads."""
+        user, gone = self._users.find(db, scope)
+        if gone is not None:
+            self.drop(gone)
+        return user
 
     def _of(self, user: int) -> _Held:
         with self._lock:
+            if self._users.is_dropped(user):
+                return _Held(self._exact_numbers)  # for this view alone
             held = self._held.get(user)
             if held is None:
                 held = self._held[user] = _Held(self._exact_numbers)
@@ -711,9 +722,11 @@ class SearchCache:
         self._shrink(user, held)
 
     @contextmanager
-    def records(self, user: int) -> Generator[KnownRecords]:
-        """The records of the user that every turn reads, to look up and to add to."""
+    def records(self, user: int, epoch: str) -> Generator[KnownRecords]:
+        """The records of the user that every turn reads, as of an epoch of theirs, to look up and to add to."""
         held = self._of(user)
+        if held.records.epoch != epoch:
+            held.records = KnownRecords(epoch)
         yield held.records
         self._shrink(user, held)
 
@@ -731,6 +744,7 @@ class SearchCache:
 
     def drop(self, user: int) -> None:
         """Hold nothing of the user."""
+        self._users.drop(user)
         with self._lock:
             dropped = self._held.pop(user, None)
             self._used -= dropped.counted if dropped else 0

@@ -320,9 +320,10 @@ class SqliteStore(BaseMemoryStore):
         now, bound = self._clock.now(), None if query.vector is None else self._bound_here
 
         def find(db: Database) -> list[Hit]:
+            user = self._cache.find(db, scope)
             if bound is not None:
                 index.check_binding(db, bound)
-            return search.search(db, find_user(db, scope), scope, query, now=now, cache=self._cache)
+            return search.search(db, user, scope, query, now=now, cache=self._cache)
 
         return await self._hits(scope, query, find)
 
@@ -333,7 +334,7 @@ class SqliteStore(BaseMemoryStore):
             index.check_binding(db, self._bound_here)
             return search.search_hybrid(db, user, scope, query, near=near, now=now, cache=self._cache)
 
-        return await self._hits(scope, query, _of_user(scope, find, []))
+        return await self._hits(scope, query, self._of_user(scope, find, []))
 
     async def search_columns(self, scope: Scope, query: Query, *, near: int) -> HitColumns:
         """The hits of search_hybrid(), not read."""
@@ -351,7 +352,9 @@ class SqliteStore(BaseMemoryStore):
 
         if self._touches.asked_for_by(query.where):
             await self._commit(self._touches.write)
-        found, columns, held = await self._view(_of_user(scope, find, ([], NO_HITS, 0)), ("search", *base.owner(scope)))
+        found, columns, held = await self._view(
+            self._of_user(scope, find, ([], NO_HITS, 0)), ("search", *base.owner(scope))
+        )
         touches = self._touches.of(scope)
 
         def read(place: int) -> Record:
@@ -368,7 +371,7 @@ class SqliteStore(BaseMemoryStore):
             index.check_binding(db, self._bound_here)
             return search.search_beside(db, user, scope, query, nearest, now=now, cache=self._cache)
 
-        return await self._hits(scope, query, _of_user(scope, find, []))
+        return await self._hits(scope, query, self._of_user(scope, find, []))
 
     async def _hits(self, scope: Scope, query: Query, find: Callable[[Database], list[Hit]]) -> tuple[Hit, ...]:
         if self._touches.asked_for_by(query.where):
@@ -390,12 +393,13 @@ class SqliteStore(BaseMemoryStore):
             await self._commit(self._touches.write)
 
         def read(db: Database) -> Together:
-            user = find_user(db, scope)
+            user = self._cache.find(db, scope)
+            epoch = epoch_of(db, scope)
             if user is None:
-                return Together(epoch_of(db, scope), [[] for _ in wheres])
-            with self._cache.records(user) as known:
+                return Together(epoch, [[] for _ in wheres])
+            with self._cache.records(user, epoch) as known:
                 found = [records.select_all(db, user, scope, where, known) for where in wheres]
-            return Together(epoch_of(db, scope), found)
+            return Together(epoch, found)
 
         what = ",".join(
             [f"{type(where).__name__} {listed_place(one)}" for where, one in zip(wheres, filters, strict=True)]
@@ -482,7 +486,7 @@ class SqliteStore(BaseMemoryStore):
         def change(db: Database, user: int) -> tuple[str, ...]:
             return records.prune(db, user, scope, layer, keep=keep, before=before, now=now)
 
-        return await self._commit(_of_user(scope, change, ()))
+        return await self._commit(self._of_user(scope, change, ()))
 
     async def _touch(self, scope: Scope, ids: Sequence[str], at: datetime) -> None:
         # Written with the next change, so that a search waits for no disk. Every call of this store sees the count at
@@ -555,21 +559,20 @@ class SqliteStore(BaseMemoryStore):
         return await self._view(lambda db: records.pending(db, scope))
 
     async def _read(self, scope: Scope, action: Callable[[Database, int], _T], nothing: _T) -> _T:
-        return await self._view(_of_user(scope, action, nothing))
+        return await self._view(self._of_user(scope, action, nothing))
+
+    def _of_user(self, scope: Scope, action: Callable[[Database, int], _T], nothing: _T) -> Callable[[Database], _T]:
+        """The action on one user's rows; `nothing` where the user has none, who is then not registered either."""
+
+        def act(db: Database) -> _T:
+            user = self._cache.find(db, scope)
+            return nothing if user is None else action(db, user)
+
+        return act
 
     async def _commit(self, action: Callable[[Database], _T]) -> _T:
         """What a change returns, after it is durable; waiting access counts are written first."""
         return await self._file.commit(self._touches.before(action) if self._touches else action)
-
-
-def _of_user(scope: Scope, action: Callable[[Database, int], _T], nothing: _T) -> Callable[[Database], _T]:
-    """The action on one user's rows; `nothing` where the user has none, who is then not registered either."""
-
-    def act(db: Database) -> _T:
-        user = find_user(db, scope)
-        return nothing if user is None else action(db, user)
-
-    return act
 
 
 def _put_vectors(db: Database, bound: Bound | None, scope: Scope, given: Mapping[str, Vector]) -> None:
