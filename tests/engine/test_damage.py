@@ -163,6 +163,21 @@ async def test_an_absurd_count_of_records_asks_for_no_memory(path, number):
         assert (await memory.recall("tea", user_id="alice")).hits
 
 
+@pytest.mark.parametrize("count", ["revision", "relinked", "vectors_gone", "removed"])
+async def test_a_damaged_count_is_found_and_set_anew(path, count):
+    async with open_memory(f"sqlite:{path}") as before:
+        await before.recall("tea", user_id="alice")
+        execute(path, f"UPDATE users SET {count} = 'x' WHERE user_id = 'alice'")
+        async with open_memory(f"sqlite:{path}") as memory:
+            assert not (await memory.store.verify()).is_equal
+            assert (await memory.store.verify(repair=True)).is_repaired
+            assert (await memory.store.verify()).is_equal
+            await memory.remember("We drank tea in Oslo.", user_id="alice")
+        (counted,) = execute(path, f"SELECT {count} FROM users WHERE user_id = 'alice'")[0]
+        assert counted > 1e15, "what a process held from before the damage is not taken for the latest"
+        assert {hit.item.text for hit in await before.recall("tea", user_id="alice")} >= {"We drank tea in Oslo."}
+
+
 @pytest.mark.parametrize("data", ["x'00'", "zeroblob(1024)", "'text'"])
 async def test_a_damaged_vector_leaves_words_to_search_by(tmp_path, data):
     async with open_memory(f"sqlite:{tmp_path}/m.db", embedder=HashEmbedder()) as memory:

@@ -141,6 +141,11 @@ def _is_utf8(data: bytes) -> bool:
 _PAGE = 4096
 _BYTES = 4
 """Of a number of a vector."""
+_COUNTS = ("revision", "relinked", "vectors_gone", "removed")
+"""Columns of users that only count: by them processes know whether what they hold is still so."""
+_USERS = f"SELECT user, namespace, user_id, next_number, indexed, {', '.join(_COUNTS)} FROM users ORDER BY 2, 3"
+_NOW = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)"
+"""A count that no process holds."""
 _BAD_VECTORS = "SELECT row FROM vectors WHERE user = ? AND (length(data) != ? OR row >> 32 != user)"
 
 
@@ -154,21 +159,22 @@ def check(db: Database, *, repair: bool) -> IndexDifference:
     problems += [f"{table}: a row points to nothing" for table, *_ in rows(db, "PRAGMA foreign_key_check")]
     found: list[UserDifference] = []
     damaged: list[str] = []
-    users = rows(db, "SELECT user, namespace, user_id, next_number, indexed FROM users ORDER BY namespace, user_id")
-    for user, namespace, user_id, size, indexed in users:
+    users = rows(db, _USERS)
+    for user, namespace, user_id, size, indexed, *counts in users:
         with reading("the name of a user"):
             scope = Scope(namespace, user_id)
         with _broken(problems, f"the records of user {user_id!r}", repair=repair):
             damage = find(db, user, scope)
             damaged += damage.words
-            found += _compare(db, scope, _User(user, size, indexed, damage), repair=repair)
+            uncounted = [name for name, count in zip(_COUNTS, counts, strict=True) if not isinstance(count, int)]
+            found += _compare(db, scope, _User(user, size, indexed, damage, uncounted), repair=repair)
     with _broken(problems, "the conversations", repair=repair):
         problems += checkpoints.damaged(db)
     total = None
     with _broken(problems, "the vectors", repair=repair):
         total = one(db, "SELECT count(*) FROM vectors")
-    counts = {"users": len(users), "vectors": int(total[0]) if total else 0}
-    return summed(found, **counts, repair=repair, problems=problems, damaged=damaged)
+    there = {"users": len(users), "vectors": int(total[0]) if total else 0}
+    return summed(found, **there, repair=repair, problems=problems, damaged=damaged)
 
 
 @contextmanager
@@ -184,12 +190,16 @@ def _broken(problems: list[str], what: str, *, repair: bool) -> Generator[None]:
 
 
 class _User(NamedTuple):
-    """A user's number, how many numbers their records and the index have by the table of users, and unreadable data."""
+    """A user's number, how many numbers their records and the index have by the table of users, and unreadable data.
+
+    `uncounted` are the counts in that table that are no numbers.
+    """
 
     number: int
     size: Any
     indexed: Any
     damage: Damage
+    uncounted: list[str]
 
 
 def _compare(db: Database, scope: Scope, user: _User, *, repair: bool) -> list[UserDifference]:
@@ -200,11 +210,12 @@ def _compare(db: Database, scope: Scope, user: _User, *, repair: bool) -> list[U
     there = "SELECT count(*) FROM records AS r WHERE r.user = u.user"
     miscounted = one(db, f"SELECT 1 FROM users AS u WHERE user = ? AND records != ({there})", user.number)
     indexed = user.indexed if isinstance(user.indexed, int) and 0 <= user.indexed <= size else size
-    wrong = (size != user.size) + (indexed != user.indexed) + (miscounted is not None)
+    wrong = (size != user.size) + (indexed != user.indexed) + (miscounted is not None) + len(user.uncounted)
     words = _words(db, scope, user._replace(size=size, indexed=indexed), wrong=wrong)
     vectors, bad = _vectors(db, user.number, scope)
     if repair and (not words.is_equal or vectors.extra):
-        db.execute("UPDATE users SET next_number = ? WHERE user = ?", (size, user.number))
+        anew = "".join([f", {name} = {_NOW}" for name in user.uncounted])
+        db.execute(f"UPDATE users SET next_number = ?{anew} WHERE user = ?", (size, user.number))
         _build(db, user.number, size)
     for row in bad if repair else ():
         drop_vector(db, row)
@@ -219,7 +230,7 @@ def _size(db: Database, user: int, stored: Any) -> int:
 
 
 def _words(db: Database, scope: Scope, whose: _User, *, wrong: int) -> UserDifference:
-    user, _, indexed, damage = whose
+    user, _, indexed, damage, _ = whose
     counted: Counter[str] = Counter(wrong=wrong)
     lengths: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
     for start, end in pairwise([*runs_of(indexed), indexed]):
