@@ -9,13 +9,14 @@ import pytest
 
 from loom.core.filter import Eq
 from loom.engine import open_memory
-from loom.errors import NotFound
+from loom.errors import NotFound, StoreUnavailable
 from loom.protocols.memory_store import Query
 from loom.stores.base import LeaseRequest
 from loom.stores.sqlite import SqliteStore, file, index, records
 from loom.stores.sqlite.connection import connect
 from loom.testing.conformance.suite import ALICE, a_fact, a_job, an_episode
 from loom.testing.fakes import START
+from tests.timing import until
 
 pytestmark = pytest.mark.anyio
 
@@ -54,6 +55,38 @@ async def test_a_turn_is_written_with_few_statements(tmp_path, monkeypatch):
             done.clear()
             await memory.remember(f"I had tea number {number}.", user_id="ann", session_id="s1")
     assert len(done) <= 20, "\n".join(done)
+
+
+@pytest.mark.parametrize("first", [False, apsw.FullError("disk is full")], ids=["held by a reader", "disk full"])
+async def test_a_log_that_cannot_be_emptied_ends_no_later_write(tmp_path, monkeypatch, first):
+    truncated, tried = file._truncated, []
+    outcomes = [first, apsw.FullError("disk is full"), apsw.IOError("disk error")]
+
+    def failing(db, milliseconds):
+        tried.append(milliseconds)
+        if not outcomes:
+            return truncated(db, milliseconds)
+        outcome = outcomes.pop(0)
+        if outcome:
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(file, "_truncated", failing)
+    async with SqliteStore(tmp_path / "full.db") as store:
+        await store.put(ALICE, an_episode())
+        if first:
+            with pytest.raises(StoreUnavailable, match="disk is full"):
+                await store.forget(ALICE)
+        else:
+            assert (await store.forget(ALICE)).pending
+        writer = await store._file.opened()
+        for number in range(4):
+            done = writer.submit(lambda db: db.execute("UPDATE users SET removed = removed + 1").fetchall())
+            await until(lambda done=done: done.done() or not writer._thread.is_alive())
+            assert done.done(), f"write {number} waits for ever"
+        await until(lambda: not writer._is_unscrubbed)
+        assert (tmp_path / "full.db-wal").stat().st_size == 0
+    assert len(tried) == 4
 
 
 async def test_vectors_go_to_new_records_and_to_old_ones_in_one_write():

@@ -315,7 +315,8 @@ class Writer:
             raise UsageError(f"{self.path} was opened before this process was forked; open it again here")
 
     def scrub(self, db: Database) -> bool:
-        """Empty the write-ahead log; False where a reader holds it, and then it is tried again after later writes."""
+        """Empty the write-ahead log; False where a reader holds it. What fails is tried again after later writes."""
+        self._is_unscrubbed = True
         self._is_unscrubbed = not _truncated(db, _SCRUB_MILLISECONDS)
         return not self._is_unscrubbed
 
@@ -373,7 +374,8 @@ class Writer:
                 task.future.set_exception(task.error)
         self._wake_all()
         if self._is_unscrubbed:
-            self._is_unscrubbed = not _truncated(self._db, 0)
+            with suppress(apsw.Error):  # a full disk, say: it is tried again after the next, and nobody waits for it
+                self._is_unscrubbed = not _truncated(self._db, 0)
 
     def _do(self, batch: list[_Task]) -> None:
         db = self._db
