@@ -236,8 +236,8 @@ class Newest(NamedTuple):
     def of(self, records: Iterable[Record]) -> list[Record]:
         """Those of records that fit the filter, by id."""
         episodes = [record for record in records if isinstance(record, Episode)]
-        newest = sorted(episodes, key=lambda episode: episode.recorded_at)[-self.limit :]
-        return sorted(newest, key=lambda episode: episode.id)
+        episodes.sort(key=lambda episode: episode.recorded_at)
+        return sorted(episodes[max(0, len(episodes) - self.limit) :], key=lambda episode: episode.id)
 
 
 class Together(NamedTuple):

@@ -528,19 +528,22 @@ async def select(
     return [_sql.from_row(row) async for row in found]
 
 
+_NEWEST = " AND r.kind = 'episode' ORDER BY r.recorded_at DESC LIMIT {:d}"
+
+
 async def select_all(db: Database, scope: Scope, wheres: Sequence[Filter | Newest]) -> list[list[Record]]:
     """The records that fit each filter, by id; with one statement where columns can tell which fit."""
-    wanted = [where if isinstance(where, Newest) else Newest(where, 0) for where in wheres]
-    conditions = [condition(where) for where, _ in wanted]
+    filters = [where.where if isinstance(where, Newest) else where for where in wheres]
+    conditions = [condition(where) for where in filters]
     if not all(fits.exact for fits in conditions):
-        found = [await select(db, scope, where=one.where, after=None, limit=None) for one in wanted]
-        return [one.of(records) if one.limit else records for one, records in zip(wanted, found, strict=True)]
+        found = [await select(db, scope, where=where, after=None, limit=None) for where in filters]
+        return [one.of(read) if isinstance(one, Newest) else read for one, read in zip(wheres, found, strict=True)]
     sql, values = seen(scope)
     lists = [
         f"SELECT {place}, listed.* FROM (SELECT {_sql.SELECTED} FROM records AS r WHERE {sql} AND {fits.sql}"
-        + (f" AND r.kind = 'episode' ORDER BY r.recorded_at DESC LIMIT {one.limit:d}" if one.limit else "")
+        + (_NEWEST.format(one.limit) if isinstance(one, Newest) else "")
         + ") AS listed"
-        for place, (fits, one) in enumerate(zip(conditions, wanted, strict=True))
+        for place, (fits, one) in enumerate(zip(conditions, wheres, strict=True))
     ]
     bound = [value for fits in conditions for value in (*values, *fits.values)]
     found = [list[Record]() for _ in wheres]

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias, cast
 import pytest
 
 from loom.core.clock import to_micros
-from loom.core.filter import Eq
+from loom.core.filter import And, Eq, Not
 from loom.core.record import Episode, Hit, Layer, Provenance, Record, rank_key
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, NotFound, StaleWrite, StoreConflict, UsageError
@@ -602,10 +602,13 @@ class EpochLaws:
         await store.put(ALICE, *(an_episode(f"e{n}", recorded_at=START + by) for n, by in enumerate(later)))
         await store.put(ALICE, an_episode("t", recorded_at=START + HOUR, provenance=Provenance("tool")), a_fact("f"))
         said = Eq("origin", "user")
-        for limit in (1, 3, 10, 50):
-            newest, all_of_them = (await store.read_together(ALICE, Newest(said, limit), said)).lists
-            last = sorted(range(10), key=later.__getitem__)[-limit:]
+        not_about_jam = And(said, Not(Eq("meta.topic", "jam")))  # which no column tells
+        for limit in (0, 1, 3, 10, 50):
+            wheres = Newest(said, limit), Newest(not_about_jam, limit), said
+            newest, others, all_of_them = (await store.read_together(ALICE, *wheres)).lists
+            last = sorted(range(10), key=later.__getitem__)[max(0, 10 - limit) :]
             assert [record.id for record in newest] == [f"e{n}" for n in sorted(last)]
+            assert others == newest == (await store.read_together(ALICE, wheres[0])).lists[0]
             assert len(all_of_them) == 11
 
     @pytest.mark.parametrize("name", _REMOVALS)
