@@ -16,6 +16,7 @@ from loom.core.scope import Scope
 from loom.errors import UsageError
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from concurrent import futures
     from concurrent.futures import Future
 
@@ -246,6 +247,42 @@ async def off_loop(chars: int, work: Callable[[], _T]) -> _T:
     Work that began is finished, also where the caller is cancelled meanwhile.
     """
     return work() if chars <= ON_LOOP else await to_thread.run_sync(work)
+
+
+# What belongs to an event loop, as a connection does: no other loop may use it, and it ends with its loop.
+
+
+class PerLoop(Generic[_T]):
+    """One value for each event loop of asyncio that asks, such as its connections to a server."""
+
+    def __init__(self) -> None:
+        self._of: dict[AbstractEventLoop, _T] = {}
+
+    @property
+    def here(self) -> _T | None:
+        """The value of the loop that is running; None if it has none yet."""
+        return self._of.get(_loop())
+
+    def set(self, value: _T) -> None:
+        """Give the loop that is running its value; those of loops that have ended go."""
+        self._of = {loop: old for loop, old in self._of.items() if not loop.is_closed()} | {_loop(): value}
+
+    async def close(self, end: Callable[[_T], Coroutine[Any, Any, None]]) -> None:
+        """End all values: that of this loop here, those of other loops on them, without waiting for it."""
+        import asyncio  # noqa: PLC0415 - takes long, and not everybody has a loop
+
+        here = _loop()
+        for loop, value in [(loop, self._of.pop(loop)) for loop in list(self._of)]:
+            if loop is here:
+                await end(value)
+            elif not loop.is_closed():
+                asyncio.run_coroutine_threadsafe(end(value), loop)
+
+
+def _loop() -> AbstractEventLoop:
+    import asyncio  # noqa: PLC0415
+
+    return asyncio.get_running_loop()
 
 
 # Locks in forked processes: the thread that held one does not exist there, so it would never be released.

@@ -18,7 +18,7 @@ from binascii import crc_hqx
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -26,6 +26,7 @@ import anyio
 from anyio import Lock
 
 from loom.core.checks import check_text
+from loom.core.threads import PerLoop
 from loom.errors import StoreError, StoreUnavailable, UsageError
 from loom.stores.redis.connection import (
     FORMAT,
@@ -34,6 +35,7 @@ from loom.stores.redis.connection import (
     Client,
     Guarantees,
     RedisConnection,
+    end,
     hidden,
     is_unknown,
     script_name,
@@ -105,9 +107,24 @@ def beside(key: str) -> str:
 class _Server:
     """One server of a cluster."""
 
-    def __init__(self, host: str, port: int, client: Client) -> None:
-        self.host, self.client = host, client
+    def __init__(self, host: str, port: int, make: Callable[[], Client]) -> None:
+        self.host = host
         self.address = _named(host, port)
+        self._make = make
+        # A connection belongs to the event loop it was made in, so each loop has a client of its own.
+        self._clients: PerLoop[Client] = PerLoop()
+
+    @property
+    def client(self) -> Client:
+        """The client of the loop that is running."""
+        if (client := self._clients.here) is None:
+            client = self._make()
+            self._clients.set(client)
+        return client
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._clients.close(end)
 
 
 class _NotServed(Exception):
@@ -186,7 +203,7 @@ class ClusterConnection(RedisConnection):
         """Close the connections."""
         self._closed = True
         for server in self._servers.values():
-            await server.client.aclose()
+            await server.aclose()
 
     # -- opening ------------------------------------------------------------------------------------------
 
@@ -250,7 +267,9 @@ class ClusterConnection(RedisConnection):
     def _server(self, host: str, port: int) -> _Server:
         name = _named(host, port)
         if name not in self._servers:
-            self._servers[name] = _Server(host, port, self._make(_at(self._url, name)))
+            server = _Server(host, port, partial(self._make, _at(self._url, name)))
+            _ = server.client  # a URL that no client can be made of is refused now
+            self._servers[name] = server
         return self._servers[name]
 
     def _owner(self, slot: int) -> _Server:

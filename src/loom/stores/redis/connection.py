@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from anyio import Lock
 
 from loom.core.record import Layer
+from loom.core.threads import PerLoop
 from loom.errors import FormatTooNew, MissingExtra, StoreError, StoreUnavailable, UsageError
 
 # Options in a Redis URL: `?durable=true&ttl=30d&ttl_l1=1h&prefix=bot&wait=1`.
@@ -246,7 +247,8 @@ class RedisConnection:
         self.notes: tuple[str, ...] = ()
         """What a person should know of what the server guarantees, as it was when it was connected."""
         self._opening = Lock()
-        self._client: Client | None = None
+        # A connection belongs to the event loop it was made in, so each loop has a client of its own.
+        self._clients: PerLoop[Client] = PerLoop()
         self._failure: StoreUnavailable | None = None
         self._closed = False
 
@@ -349,22 +351,21 @@ class RedisConnection:
     async def aclose(self) -> None:
         """Close the connections."""
         self._closed = True
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        await self._clients.close(end)
 
     async def _opened(self) -> Client:
         if self._closed:
             raise UsageError("this store is closed; open another")
-        if self._client is not None:
-            return self._client
+        if (client := self._clients.here) is not None:
+            return client
         failure = self._failure
         async with self._opening:
-            if self._client is None:
+            if (client := self._clients.here) is None:
                 if self._failure is not None and self._failure is not failure:
                     raise StoreUnavailable(str(self._failure)) from self._failure  # found out while this call waited
-                self._client = await self._connected()
-            return self._client
+                client = await self._connected()
+                self._clients.set(client)
+            return client
 
     async def _connected(self) -> Client:
         client = self._make(self._url)
@@ -522,6 +523,11 @@ async def _has_search(client: Client) -> bool:
     except ResponseError:
         return False
     return int(connection.get("db", 0)) == 0
+
+
+async def end(client: Client) -> None:
+    """Close the connections of a client."""
+    await client.aclose()
 
 
 def hidden(url: str) -> str:
