@@ -355,6 +355,10 @@ class LocalCopy:
         self.records.apply(RecordChange({}, deleted=frozenset(ids)))
 
 
+class Unbound(StoreError):
+    """The server is bound to no embedder, and this process bound it to one: it lost what it had."""
+
+
 class LocalCopies:
     """The copies of the users that were asked about last, up to so many records together."""
 
@@ -368,7 +372,7 @@ class LocalCopies:
     ) -> tuple[str, _T]:
         """The user's epoch, and the question's answer about their records as they are now.
 
-        Refuses another embedder than the expected one, if there is one.
+        Refuses another embedder than the expected one, if there is one, and none.
         """
         digest = self._names.user(scope).digest
         copy = self._held.setdefault(digest, LocalCopy())
@@ -388,7 +392,9 @@ class LocalCopies:
             copy.drop(self._retention.over(copy.records.records.values()))
             self._settle(digest, copy)
             if expected is not None:
-                check_bound(None if copy.binding is None else copy.binding.bound, expected)
+                if copy.binding is None:
+                    raise Unbound(f"the Redis store at {self._link.address} lost what it held, and its embedder")
+                check_bound(copy.binding.bound, expected)
             epoch = copy.epoch
             with self._damage():
                 return epoch, await _run(len(copy.records.records), lambda: question(copy.records))
@@ -413,6 +419,12 @@ class LocalCopies:
             since = (copy.version, copy.deleted, _ROWS, with_vectors)
             page: list[Any] = await self._link.run(PAGE, keys, since)
             run, bound, version, deleted, rows, more, left, replaced, forgotten = page
+            if any(record is None for _, record, *_ in rows):
+                raise StoreError(
+                    f"the Redis store at {self._link.address} lost records of {scope.user_id!r}: a full server drops "
+                    "keys unless its maxmemory-policy is noeviction, or somebody deleted them; restore them from a "
+                    "copy, or forget() the user"
+                )
             copy.epoch = epoch_of(deleted, replaced, forgotten)
             if head is not None:
                 is_good, head = head.is_of(bound, deleted, replaced), None

@@ -35,7 +35,7 @@ from loom.stores.redis.cluster import RedisPlace
 from loom.stores.redis.connection import FORMAT, Guarantees, Ttl
 from loom.stores.redis.records import TRIES, LeaseInOrder, Transaction, UserTurns
 from loom.stores.redis.schema import BIND, FORGET, REBIND, Binding, Retention, StoreNames, id_bytes
-from loom.stores.redis.search import EXACT, LocalCopies, RedisVectors
+from loom.stores.redis.search import EXACT, LocalCopies, RedisVectors, Unbound
 
 BOUND = "bound"
 """The field of the embedder that a store is bound to."""
@@ -166,6 +166,14 @@ class RedisStore(LocalSearchStore):
     async def _view(self, scope: Scope, question: Callable[[UserRecords], _T]) -> _T:
         return (await self._copies.ask(scope, question))[1]
 
+    async def _near_view(self, scope: Scope, question: Callable[[UserRecords], _T]) -> _T:
+        """_view() for a question with a vector, which is one of the embedder that this object was bound to."""
+        try:
+            return (await self._copies.ask(scope, question, expected=self._bound_here))[1]
+        except Unbound:
+            await self._bind_again()
+            return (await self._copies.ask(scope, question, expected=self._bound_here))[1]
+
     async def read_together(self, scope: Scope, *wheres: Filter | Newest) -> Together:
         """The epoch of the scope's user, and the records that fit each filter."""
 
@@ -186,19 +194,17 @@ class RedisStore(LocalSearchStore):
         if query.vector is not None and await self._near.is_used():
             unit = await self._unit(query.vector)
             return await index_search.search(self, self._near, scope, query, unit)
-        now, expected = self._clock.now(), None if query.vector is None else self._bound_here
-        _, hits = await self._copies.ask(scope, lambda user: user.search(scope, query, now=now), expected=expected)
-        return hits
+        now = self._clock.now()
+        if query.vector is None:
+            return await self._view(scope, lambda user: user.search(scope, query, now=now))
+        return await self._near_view(scope, lambda user: user.search(scope, query, now=now))
 
     async def _search_apart(self, scope: Scope, query: Query, near: int) -> Iterable[Hit]:
         if query.vector is not None and await self._near.is_used():
             unit = await self._unit(query.vector)
             return await index_search.search_hybrid(self, self._near, scope, query, unit, near=near)
         now = self._clock.now()
-        _, hits = await self._copies.ask(
-            scope, lambda user: user.search_hybrid(scope, query, near, now=now), expected=self._bound_here
-        )
-        return hits
+        return await self._near_view(scope, lambda user: user.search_hybrid(scope, query, near, now=now))
 
     async def search_columns(self, scope: Scope, query: Query, *, near: int) -> HitColumns:
         """The hits of search_hybrid(), not read."""
@@ -208,10 +214,7 @@ class RedisStore(LocalSearchStore):
             found = [(hit.item, hit.why) for hit in hits if not isinstance(hit.item, Passage)]
             return columns_of([record for record, _ in found], [why for _, why in found])
         now = self._clock.now()
-        _, columns = await self._copies.ask(
-            scope, lambda user: user.search_columns(scope, query, near, now=now), expected=self._bound_here
-        )
-        return columns
+        return await self._near_view(scope, lambda user: user.search_columns(scope, query, near, now=now))
 
     async def search_beside(self, scope: Scope, query: Query, nearest: Mapping[str, float]) -> tuple[Hit, ...]:
         """The best by the words of a query, and those of `nearest`, with their cosines, that it may show."""
@@ -346,6 +349,12 @@ class RedisStore(LocalSearchStore):
         await self._near.prepare(wanted[1])
         self._bound_here = wanted
 
+    async def _bind_again(self) -> None:
+        """Bind a server that lost all it had, and with it what it was bound to: at a restart, or emptied."""
+        wanted, self._bound_here = self._bound_here, None
+        if wanted is not None:
+            await self._bind(wanted)
+
     async def _set_embedder(self, old: Bound | None, new: Bound) -> bool:
         stored = await self._binding()
         if (None if stored is None else stored.bound) != old:
@@ -406,6 +415,9 @@ class RedisStore(LocalSearchStore):
         # The one this object was bound to, as it was read: the server refuses the change where it is another by now.
         bound = self._seen if change.is_first else None
         if bound is None or bound.bound != self._bound_here:
+            bound = await self._binding(change.store)
+        if bound is None and self._bound_here is not None:
+            await self._bind_again()
             bound = await self._binding(change.store)
         if self._bound_here is not None:
             check_bound(None if bound is None else bound.bound, self._bound_here)
@@ -489,6 +501,9 @@ class RedisStore(LocalSearchStore):
 
     async def _unit(self, vector: Vector) -> Vector:
         bound = await self._bound()
+        if bound is None and self._bound_here is not None:
+            await self._bind_again()
+            bound = await self._bound()
         if self._bound_here is not None:
             check_bound(bound, self._bound_here)
         return unit_vector(vector, None if bound is None else bound[1], "the vector of a query")
