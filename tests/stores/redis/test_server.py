@@ -6,6 +6,7 @@ from contextlib import aclosing
 import anyio
 import pytest
 
+from loom import open_memory
 from loom.errors import FormatTooNew, MissingExtra, StoreError, StoreUnavailable, UsageError
 from loom.protocols.memory_store import Query
 from loom.stores.redis import RedisStore
@@ -212,3 +213,64 @@ async def test_a_copy_does_not_outlive_what_the_server_lost(own_server):
             await other.put(ALICE, an_episode("new"))
             assert [hit.item.id for hit in await other.search(ALICE, Query(text="tea"))] == ["new"]
         assert [hit.item.id for hit in await store.search(ALICE, Query(text="tea"))] == ["new"]
+
+
+async def test_a_memory_goes_on_with_vectors_on_a_server_that_lost_everything(own_server):
+    """Such as one without an append-only file that was started again: the embedder it was bound to is lost, too."""
+    server = own_server()
+    async with open_memory(server.url()) as memory, open_memory(server.url()) as reader:
+        await memory.remember("I like copper lamps.", user_id="ann")
+        await reader.recall("What lamps?", user_id="ann")
+        await memory.store._link.call("FLUSHALL")
+        assert "words only" not in str((await reader.recall("What tea?", user_id="ann")).notes)
+        await memory.store._link.call("FLUSHALL")
+        assert (await memory.remember("I like river tea.", user_id="ann")).notes == ()
+        found = await reader.recall("What tea?", user_id="ann")
+        assert (len(found.hits), found.notes) == (1, ())
+        assert await memory.store.count_unembedded() == 0
+
+
+async def test_records_that_the_server_dropped_are_an_error_that_says_so(own_server):
+    server = own_server()
+    async with open_memory(server.url()) as memory:
+        await memory.remember("I like copper lamps.", user_id="ann")
+        link = memory.store._link
+        (key,) = await link.call("KEYS", "loom:records:*")
+        await link.call("DEL", key)
+    async with open_memory(server.url()) as memory:
+        with pytest.raises(StoreError, match=r"lost records of 'ann'.*noeviction.*forget"):
+            await memory.recall("lamps", user_id="ann")
+        await memory.forget(user_id="ann")
+        await memory.remember("I like river tea.", user_id="ann")
+        assert len((await memory.recall("tea", user_id="ann")).hits) == 1
+
+
+@pytest.mark.parametrize("password", ["1/SECRET", "SECRET/x", "SECRET#x", "SECRET?x"])
+def test_a_password_that_is_not_encoded_is_refused_and_not_repeated(password):
+    with pytest.raises(UsageError, match="%2F for a / in the password") as refused:
+        RedisStore(f"redis://:{password}@127.0.0.1:6379/0")
+    assert "SECRET" not in str(refused.value)
+
+
+@pytest.mark.parametrize("path", ["abc", "0/1"])
+def test_a_database_that_is_no_number_is_not_taken_for_the_first(path):
+    with pytest.raises(UsageError, match="they have numbers"):
+        RedisStore(f"redis://127.0.0.1:6379/{path}")
+
+
+def test_an_option_that_changes_what_is_read_is_refused():
+    with pytest.raises(UsageError, match="decode_responses"):
+        RedisStore("redis://127.0.0.1:6379/0?decode_responses=true")
+
+
+async def test_a_full_server_and_a_replica_say_what_to_do(own_server):
+    server = own_server()
+    async with RedisStore(server.url()) as store:
+        await store.put(ALICE, an_episode("e1"))
+        await store._link.call("CONFIG", "SET", "maxmemory", "1")
+        with pytest.raises(StoreUnavailable, match=r"full.*maxmemory.*forget"):
+            await store.put(ALICE, an_episode("e2"))
+        await store._link.call("CONFIG", "SET", "maxmemory", "0")
+        await store._link.call("REPLICAOF", "127.0.0.1", str(free_port()))
+        with pytest.raises(StoreUnavailable, match=r"replica.*master"):
+            await store.put(ALICE, an_episode("e2"))

@@ -237,6 +237,7 @@ class RedisConnection:
         parts = urlsplit(url)
         if parts.scheme not in _SCHEMES or not url.startswith(f"{parts.scheme}://"):
             raise UsageError(f"{hidden(url)!r} is not the address of a Redis server; write redis://HOST:6379/0")
+        _check_address(url)
         self.address = hidden(url)
         self._url, self.said = split(url)
         self._waits = _waits(self.said)
@@ -474,6 +475,15 @@ class RedisConnection:
             raise StoreError(
                 f"the Redis server at {self.address} is one of a cluster; write redis+cluster://HOST:6379/ as its URL"
             ) from error
+        except exceptions.ReadOnlyError as error:
+            raise StoreUnavailable(
+                f"the Redis server at {self.address} is a replica, which takes no writes: {error} Name its master"
+            ) from error
+        except exceptions.OutOfMemoryError as error:
+            raise StoreUnavailable(
+                f"the Redis server at {self.address} is full, and nothing was written: {error} Give it more memory "
+                "(maxmemory), or forget() something"
+            ) from error
         except exceptions.ResponseError as error:
             raise StoreError(f"the Redis server at {self.address} refused a command: {error}") from error
         except exceptions.RedisError as error:
@@ -523,6 +533,34 @@ async def _has_search(client: Client) -> bool:
     except ResponseError:
         return False
     return int(connection.get("db", 0)) == 0
+
+
+def _check_address(url: str) -> None:
+    """Refuse what the driver would read as another address than was meant; what is not understood is not repeated."""
+    parts = urlsplit(url)
+    given = dict(parse_qsl(parts.query))
+    if "decode_responses" in given:
+        raise UsageError("decode_responses in the URL of a Redis store changes what it reads; leave it out")
+    if parts.scheme == "unix":
+        return
+    try:
+        _ = parts.port
+    except ValueError:
+        is_good = False
+    else:
+        is_good = "@" not in parts.path and not parts.fragment
+    if not is_good:
+        raise UsageError(
+            "the port in the URL of a Redis server is not a number up to 65535, or its password has characters that "
+            "end it; write redis://USER:PASSWORD@HOST:6379/0, with %2F for a / in the password, %23 for #, %3F for ? "
+            "and %40 for @"
+        )
+    database = parts.path.strip("/")
+    if database and not (database.isascii() and database.isdigit()):
+        raise UsageError(
+            f"{hidden(url)!r} names the database {database!r} of a Redis server, and they have numbers; write "
+            "redis://HOST:6379/0, and ?prefix=NAME to keep stores apart"
+        )
 
 
 async def end(client: Client) -> None:
