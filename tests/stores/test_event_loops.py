@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.stores.postgres import conftest as postgres
 from tests.stores.redis import conftest as redis
 
 PROGRAM = """
@@ -49,11 +50,15 @@ agent.close()
 """
 
 
+def postgres_url():
+    return postgres.started().server.url("loom_app")
+
+
 def redis_url():
     return f"{redis.started().url()}?prefix={redis.new_prefix()}"
 
 
-@pytest.mark.parametrize("place", [redis_url, redis.cluster_url])
+@pytest.mark.parametrize("place", [postgres_url, redis_url, redis.cluster_url])
 def test_a_store_goes_on_in_the_next_loop(place):
     done = subprocess.run([sys.executable, "-c", PROGRAM, place()], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == ["[1, 2, 3]", "5", "a b c"], done.stderr

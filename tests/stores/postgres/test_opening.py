@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 from loom.errors import FormatTooNew, MissingExtra, StoreError, StoreUnavailable, UsageError
+from loom.protocols.memory_store import Query
 from loom.stores.postgres import PostgresStore, init_schema, schema
 from loom.stores.postgres.search import SLOWER
 from loom.testing.conformance.suite import ALICE, an_episode
@@ -48,7 +49,16 @@ async def test_a_server_that_is_not_there_is_unavailable():
         await PostgresStore(f"postgresql://loom_app@127.0.0.1:{free_port()}/x").count(ALICE)
 
 
-@pytest.mark.parametrize("address", ["postgresql://a:hunter2:c@[", "postgresql://a:hunter2 x@localhost/x", "hunter2"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://a:hunter2:c@[",
+        "postgresql://a:hunter2 x@localhost/x",
+        "hunter2",
+        "postgresql://a:x/hunter2@localhost/x",
+        "postgresql://a:x@hunter2@localhost/x",
+    ],
+)
 async def test_an_address_that_is_none_is_refused_and_not_repeated(address):
     started()
     with pytest.raises(UsageError, match="write postgresql://") as caught:
@@ -149,3 +159,34 @@ def test_a_server_that_cannot_start_says_what_it_logged():
     started()
     with pytest.raises(ServerFailed, match="nonsense"), postgres(nonsense="1"):
         pass
+
+
+async def test_a_replica_whose_address_cannot_be_read_is_refused(server):
+    """A search would ask the primary instead, for ever, and nobody would hear of it."""
+    with pytest.raises(UsageError, match="write postgresql://"):
+        PostgresStore(server.server.url("loom_app"), replica="nonsense")
+
+
+async def test_the_encoding_of_the_client_is_that_of_loom(server, monkeypatch):
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    for more in ("", "?client_encoding=sql_ascii"):
+        async with PostgresStore(f"{server.server.url('loom_app')}{more}") as store:
+            await store.put(ALICE, an_episode(text="Zürich and 東京"))
+            assert (await store.get(ALICE, "e1")).text == "Zürich and 東京"
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+async def test_a_database_of_another_encoding_says_what_it_cannot_hold(server, encoding):
+    server.execute(f"CREATE DATABASE d{encoding} ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'")
+    async with PostgresStore(server.server.url(database=f"d{encoding}".lower())) as store:
+        await store.put(ALICE, an_episode("e1", text="Zurich"))
+        with pytest.raises(UsageError, match="make one with ENCODING 'UTF8'"):
+            await store.put(ALICE, an_episode("e2", text="東京"))
+        assert [hit.item.id for hit in await store.search(ALICE, Query(text="Zurich"))] == ["e1"]
+
+
+async def test_no_password_and_no_tls_are_refused_and_not_tried_again(guarded):
+    for url in (guarded.url("loom_app"), f"{guarded.url()}?sslmode=require"):
+        with pytest.raises(StoreError, match=r"refused the connection: .*options in the URL") as caught:
+            await PostgresStore(url).count(ALICE)
+        assert not isinstance(caught.value, StoreUnavailable)

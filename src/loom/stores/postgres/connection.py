@@ -15,6 +15,7 @@ from uuid import UUID, uuid4
 import anyio
 
 from loom.core.scope import Scope
+from loom.core.threads import PerLoop
 from loom.errors import EmbedderMismatch, MissingExtra, StoreError, StoreUnavailable, UsageError
 from loom.stores.base import damage_at
 
@@ -86,6 +87,8 @@ _MARKED = "SELECT number, '{mark}' = ANY(latest) FROM marks WHERE owner = '{owne
 _NEWEST, _UNCHANGED = "READ COMMITTED", "REPEATABLE READ"
 _FULL = ("too many clients", "too many connections", "remaining connection slots", "no more connections allowed")
 """What servers, roles, databases and poolers say that have no connection left."""
+_REFUSED = ("no password supplied", "does not support SSL", "invalid port number", "invalid integer value")
+"""What the driver itself says of an address that can never work."""
 _PASSING = ("starting up", "shutting down", "recovery mode", "not yet accepting connections")
 _SLICE = 1.0
 """Seconds that a call waits for the pool before it asks again; a pool that could not connect tries anew when asked."""
@@ -216,7 +219,8 @@ class Address(NamedTuple):
             "keepalives_count": 3,
             **({"target_session_attrs": self.wants} if is_one_of_several else {}),
         }
-        return {name: value for name, value in usual.items() if name not in self._parts}
+        chosen = {name: value for name, value in usual.items() if name not in self._parts}
+        return {**chosen, "client_encoding": "UTF8"}  # whatever the URL, PGCLIENTENCODING or the database says
 
 
 async def connect(dsn: str, *, timeout: float = 10, autocommit: bool = False, wants: str = PRIMARY) -> Database:  # noqa: ASYNC109 - libpq's own
@@ -231,14 +235,18 @@ def name_of(dsn: str) -> str:
     _driver()
     from psycopg import ProgrammingError, conninfo  # noqa: PLC0415
 
+    # In a password that is not encoded, these begin another part of the address.
+    who = dsn.partition("://")[2].partition("?")[0].rpartition("@")[0]
     try:
-        parts = conninfo.conninfo_to_dict(Address.of(dsn).dsn)
+        parts = None if "/" in who or "@" in who else conninfo.conninfo_to_dict(Address.of(dsn).dsn)
     except ProgrammingError:
+        parts = None
+    if parts is None:
         # What the driver says may repeat a piece of the address, the password included.
         raise UsageError(
             "the address of the Postgres server cannot be read; write postgresql://user:password@host:5432/database, "
-            "with %20 for a space and the like for other characters"
-        ) from None
+            "with %2F for a / and %40 for a @ in the password, and options that libpq knows"
+        )
     hosts, ports = str(parts.get("host", "localhost")).split(","), str(parts.get("port", 5432)).split(",")
     named = ",".join(f"{host}:{ports[min(place, len(ports) - 1)]}" for place, host in enumerate(hosts))
     return f"postgresql://{parts.get('user', '')}@{named}/{parts.get('dbname', '')}"
@@ -256,6 +264,7 @@ def _driver() -> Any:
 def translate_errors(where: str, *, needed: str = "the role that `loom store init` made") -> Generator[None]:
     """Errors of the driver as errors of Loom; `needed` is who is allowed to do it."""
     from psycopg import DataError, Error  # noqa: PLC0415
+    from psycopg.errors import UntranslatableCharacter  # noqa: PLC0415
     from psycopg_pool import PoolClosed, PoolTimeout  # noqa: PLC0415
 
     try:
@@ -268,6 +277,12 @@ def translate_errors(where: str, *, needed: str = "the role that `loom store ini
     except PoolTimeout as error:
         raise StoreUnavailable(
             f"no connection to {where} became free in time; try again or use a larger pool"
+        ) from error
+    except UntranslatableCharacter as error:
+        if "\\u0000" in str(error):  # no encoding has it
+            raise UsageError(f"Postgres cannot hold what was given: {error}; remove such characters") from error
+        raise UsageError(
+            f"the database at {where} cannot hold what was given: {error}; make one with ENCODING 'UTF8', and use that"
         ) from error
     except (DataError, UnicodeEncodeError) as error:
         raise UsageError(f"Postgres cannot hold what was given: {error}; remove such characters or numbers") from error
@@ -309,9 +324,11 @@ def _store_error(error: Any, where: str, needed: str) -> StoreError:
                 f"{where} has no connection left: {answer}; try again, and let it allow more (max_connections), or "
                 "let stores take fewer (pool_size, or a pooler)"
             )
-        if error.sqlstate is None and "FATAL:" in answer and not any(word in answer for word in _PASSING):
+        is_final = "FATAL:" in answer or any(word in answer for word in _REFUSED)
+        if error.sqlstate is None and is_final and not any(word in answer for word in _PASSING):
             return StoreError(
-                f"{where} refused the connection: {answer}; check the user, the password and the database"
+                f"{where} refused the connection: {answer}; check the user, the password, the database and the options "
+                "in the URL"
             )
         return StoreUnavailable(f"{where} cannot be reached or broke off: {answer}; try again when it answers")
     return StoreError(f"{where} failed: {answer}; nothing was written")
@@ -377,7 +394,8 @@ class Server:
     def __init__(self, address: Address, *, pool_size: int, timeout: float, check: Any) -> None:
         self._address, self._pool_size, self._timeout, self._check = address, pool_size, timeout, check
         self._opening = anyio.Lock()
-        self._pool: AsyncConnectionPool[Database] | None = None
+        # A connection belongs to the event loop it was made in, so each loop has a pool of its own.
+        self._pools: PerLoop[AsyncConnectionPool[Database]] = PerLoop()
         self._path, self._act = "", ""
         self._notes: tuple[str, ...] = ()
         self._hosts = 1
@@ -406,9 +424,10 @@ class Server:
                 async with self._opening:
                     if self._is_closed:
                         raise UsageError(f"the store {self.name} is closed; open another")
-                    if self._pool is None:
-                        self._pool = await self._opened()
-                    return self._pool
+                    if (pool := self._pools.here) is None:
+                        pool = await self._opened()
+                        self._pools.set(pool)
+                    return pool
         except TimeoutError as error:
             raise _too_long(self.name) from error
 
@@ -422,11 +441,10 @@ class Server:
         with translate_errors(self.name):
             # Alone and first, because a pool would try again and again and never say what is wrong.
             async with await connect(dsn, timeout=self._timeout, wants=self._address.wants) as db:
-                access: Access = await self._check(db, self.name)
+                access: Access = await self._check(db, self.name, self._hosts)
                 self._path = sql.Literal(access.path).as_string(db)
                 self._act = ACT.format(role=sql.Literal(access.acts_as).as_string(db)) if access.acts_as else ""
-                lossy = await may_lose(db) if self._hosts > 1 else None
-        self._notes = (*access.notes, lossy) if lossy else access.notes
+        self._notes = access.notes
         pool: AsyncConnectionPool[Database] = AsyncConnectionPool(
             dsn,
             min_size=0,  # with 1, the first transaction would find that one not there yet, and make another
@@ -560,7 +578,7 @@ class Server:
     async def _start(self) -> float:
         """When the call that starts now has to end; the server is open then."""
         end = anyio.current_time() + self._timeout
-        if self._pool is None:
+        if self._pools.here is None:
             await self.open()
         return end
 
@@ -642,7 +660,7 @@ class Server:
     ) -> tuple[_T] | None:
         """Like read(), of a replica; None where it has not come far enough. Leaves time for the primary to be asked."""
         owner, now = owner_of(scope), anyio.current_time()
-        if self._pool is None:
+        if self._pools.here is None:
             raise _too_long(self.name)
         end, by = now + (end - now) / 2, now + _PATIENCE
         first = HAS_REPLAYED.format(floors.of(owner))
@@ -714,7 +732,7 @@ class Server:
         """
         from psycopg import Error  # noqa: PLC0415
 
-        pool = self._pool or await self.open()
+        pool = self._pools.here or await self.open()
         owner, everybody = ("", "on") if scope is None else (str(owner_of(scope)), "")
         timeout = round(self._timeout * 1000)
         begin = BEGIN.format(level=level, path=self._path, timeout=timeout, owner=owner, everybody=everybody)
@@ -764,35 +782,4 @@ class Server:
             await self._replica.close()
         async with self._opening:
             self._is_closed = True
-            pool, self._pool = self._pool, None
-            if pool is not None:
-                await pool.close()
-
-
-# What a failover may lose.
-
-_REPLICATION = (
-    "SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit'), "
-    "(SELECT count(*) FROM pg_stat_replication)"
-)
-
-
-MAY_LOSE = (
-    "the primary does not wait for its replicas: a failover may lose the last moments of what was acknowledged; set "
-    "synchronous_standby_names, with synchronous_commit=on, where nothing may be lost"
-)
-
-
-async def replication(db: Database) -> tuple[int, str | None]:
-    """How many replicas there are, and what says that commits wait for one of them; None where they do not."""
-    names, commit, replicas = await one(db, _REPLICATION) or ("", "", 0)
-    waits = bool(names) and commit in {"on", "remote_apply", "remote_write"}
-    return replicas, f"synchronous_standby_names={names}, synchronous_commit={commit}" if waits else None
-
-
-async def may_lose(db: Database) -> str | None:
-    """What a failover may lose, in words; None where nothing that was acknowledged."""
-    _, waits = await replication(db)
-    if waits is not None:
-        return None
-    return MAY_LOSE
+            await self._pools.close(lambda pool: pool.close())

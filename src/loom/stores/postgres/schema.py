@@ -584,7 +584,7 @@ class Guard:
     allow_owner: bool = False
     make_schema: bool = True
 
-    async def check(self, db: Database, where: str) -> Access:
+    async def check(self, db: Database, where: str, hosts: int = 1) -> Access:
         """Refuse a server that is not fit; says how it is used. A database without the schema gets it, if it can."""
         if self.make_schema and await is_needed(db, self.schema):
             await make(db, where, self.schema)
@@ -609,7 +609,8 @@ class Guard:
         if used.acts_as is not None:
             await one(db, "SELECT set_config('role', %s, true)", used.acts_as)
         await self._check_tables(db, where)
-        more = (search.SLOWER,) if plain else ()
+        lossy = await may_lose(db) if hosts > 1 else None
+        more = (*((search.SLOWER,) if plain else ()), *((lossy,) if lossy else ()))
         prepare = search.take_plain if plain else None
         return Access(path, used.acts_as, (*used.notes, *more), prepare)
 
@@ -650,6 +651,35 @@ class Guard:
                     raise StoreError(f"{where} shows rows of {table} to a transaction that names no user; {_INIT}")
 
 
+# What a failover may lose.
+
+_REPLICATION = (
+    "SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit'), "
+    "(SELECT count(*) FROM pg_stat_replication)"
+)
+
+
+MAY_LOSE = (
+    "the primary does not wait for its replicas: a failover may lose the last moments of what was acknowledged; set "
+    "synchronous_standby_names, with synchronous_commit=on, where nothing may be lost"
+)
+
+
+async def replication(db: Database) -> tuple[int, str | None]:
+    """How many replicas there are, and what says that commits wait for one of them; None where they do not."""
+    names, commit, replicas = await one(db, _REPLICATION) or ("", "", 0)
+    waits = bool(names) and commit in {"on", "remote_apply", "remote_write"}
+    return replicas, f"synchronous_standby_names={names}, synchronous_commit={commit}" if waits else None
+
+
+async def may_lose(db: Database) -> str | None:
+    """What a failover may lose, in words; None where nothing that was acknowledged."""
+    _, waits = await replication(db)
+    if waits is not None:
+        return None
+    return MAY_LOSE
+
+
 async def isolation_of(db: Database, schema: str) -> str:
     """How users are kept apart from the role that is connected, for people."""
     found = await one(db, ROLE, schema)
@@ -688,6 +718,7 @@ def guarded(
     if copied := replica or address.replica:
         check_text(copied, "the address of a replica")
         looks = replace(insists, make_schema=False)
+        name_of(copied)  # calls go on without a replica, so nobody would hear that its address cannot be read
         place = Address(Address.of(copied).dsn, None, prepares, REPLICA)
         server.read_from(Server(place, pool_size=pool_size, timeout=timeout, check=looks.check))
     return server

@@ -32,16 +32,25 @@ from loom.stores.postgres.connection import (
     Row,
     all_users,
     connect,
-    may_lose,
     name_of,
     one,
-    replication,
     rows,
     run,
     translate_errors,
 )
 from loom.stores.postgres.partitions import stored_partitions
-from loom.stores.postgres.schema import SCHEMA, TABLES, UNSWEPT, Guard, as_owner, guarded, isolation_of, stored_version
+from loom.stores.postgres.schema import (
+    SCHEMA,
+    TABLES,
+    UNSWEPT,
+    Guard,
+    as_owner,
+    guarded,
+    isolation_of,
+    may_lose,
+    replication,
+    stored_version,
+)
 from loom.stores.postgres.search import INDEXES, PREFIX, binding, index_large_users
 
 _T = TypeVar("_T")
