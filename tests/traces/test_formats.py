@@ -355,6 +355,17 @@ def test_a_span_of_openinference_has_its_usage_by_its_own_names():
     assert (spoken(one), usage(one), one.calls[0].model) == (TALK[:1], [(10, 60, 30, 7)], "claude-sonnet-5")
 
 
+@pytest.mark.parametrize("number", ["9" * 5000, "--5", "five"])
+def test_a_whole_number_of_otlp_that_is_none_is_left_out(tmp_path, number):
+    spans = otlp(*SPANS[:1])
+    attributes = spans["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["attributes"]
+    attributes.append({"key": "gen_ai.usage.cache_read.input_tokens", "value": {"intValue": number}})
+    path = tmp_path / "spans.json"
+    path.write_text(json.dumps(spans))
+    (one,) = read_transcripts([path])
+    assert [call.read for call in one.calls] == [None]
+
+
 def test_otlp_with_names_in_snake_case():
     text = {"key": "gen_ai.input.messages", "value": {"string_value": json.dumps(ASKED)}}
     count = {"key": "gen_ai.usage.input_tokens", "value": {"int_value": "12"}}

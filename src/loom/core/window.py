@@ -522,13 +522,13 @@ def hash_prefixes(
 def _start(provider: str, model: str, blocks: Sequence[Block], nodes: Sequence[bytes], at: int) -> tuple[bytes, int]:
     """The hash of what comes before a position, and how many levels it has salted already."""
     if not at:
-        return _digest(b"", f"{provider}\0{model}".encode()), 0
+        return _digest(b"", f"{provider}\0{model}".encode("utf-8", "surrogatepass")), 0
     return nodes[at - 1], LEVELS.index(blocks[at - 1].level) + 1
 
 
 def _salted(node: bytes, depth: int, level: Level, settings: Mapping[Level, str]) -> tuple[bytes, int]:
     while depth <= LEVELS.index(level):
-        node = _digest(node, settings.get(LEVELS[depth], "").encode())
+        node = _digest(node, settings.get(LEVELS[depth], "").encode("utf-8", "surrogatepass"))
         depth += 1
     return node, depth
 

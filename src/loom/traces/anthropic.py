@@ -142,7 +142,7 @@ def _shown(block: JsonObject) -> ShownPart:
             return TextPart(maybe_text(block.get("text")))
         case "image":
             return image(source.get("data"), source.get("media_type")) if source else UNSEEN_IMAGE
-        case "document" if source.get("type") in {"text", "content"}:
+        case "document" if source.get("type") in ("text", "content"):
             return TextPart(maybe_text(source.get("data")) or canonical(source.get("content")))
         case "document":
             return document(source.get("data"), source.get("media_type")) if source else UNSEEN_DOCUMENT

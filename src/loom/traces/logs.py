@@ -323,6 +323,8 @@ def _used_by(named: JsonObject, *names: str) -> int | None:
 
 _OTLP_NAMES: Final = {"int_value": "intValue", "array_value": "arrayValue", "kvlist_value": "kvlistValue"}
 """Names of OTLP as some programs write them, in JSON of another form."""
+_WHOLE: Final = re.compile(r"-?[0-9]{1,19}")
+"""A whole number as OTLP has them, of 64 bits."""
 
 
 def _otlp(value: Any, depth: int = 20) -> Any:
@@ -331,7 +333,7 @@ def _otlp(value: Any, depth: int = 20) -> Any:
     for given_name, inner in given.items():
         name = _OTLP_NAMES.get(given_name, given_name)
         if name == "intValue":
-            return int(inner) if str(inner).lstrip("-").isdecimal() else None
+            return int(inner) if _WHOLE.fullmatch(str(inner)) else None
         if name == "arrayValue":
             return [_otlp(one, depth - 1) for one in _objects(maybe_table(inner).get("values"))] if depth else None
         if name == "kvlistValue":

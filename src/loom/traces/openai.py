@@ -74,7 +74,7 @@ def tool_result(item: JsonObject, key: str, place: BlockPlace, out: BlockCollect
         parts = [(path, text_body(value if isinstance(value, str) else canonical(value)))]
     for at, part in parts:
         body, own = out.split(part, at)
-        plain = text_body(maybe_text(body.get("text")), body) if body.get("type") in TEXTS else body
+        plain = text_body(maybe_text(body.get("text")), body) if maybe_text(body.get("type")) in TEXTS else body
         shown = {**head, key: plain}
         out.add(place.at(at), "tool_result", shown, lambda _, part=plain: out.result(call, [_shown(part)]), own)
     out.mark_last(marker)
@@ -122,7 +122,7 @@ def _part_tokens(part: JsonObject, out: BlockCollector) -> int:
 
 
 def _shown(part: JsonObject) -> ShownPart:
-    type = part.get("type")
+    type = maybe_text(part.get("type"))
     if type in TEXTS:
         return TextPart(maybe_text(part.get("text")))
     if type in IMAGES:

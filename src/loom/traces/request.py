@@ -214,12 +214,12 @@ def _is_anthropic(body: JsonObject, provider: str | None, model: str) -> bool:
         maybe_table(m) or refuse(f"messages[{i}]", m, "a message with a role and content")
         for i, m in enumerate(rows(body["messages"], "messages"))
     ]
-    types = {maybe_table(part).get("type") for m in messages for part in as_list(m.get("content")) or ()}
+    types = {maybe_text(maybe_table(part).get("type")) for m in messages for part in as_list(m.get("content")) or ()}
     if {"system", "anthropic_version"} & body.keys() or any("input_schema" in tool for tool in tools):
         return True
     if _CHAT_FIELDS & body.keys() or any("function" in tool for tool in tools):
         return False
-    if any(m.get("role") in _CHAT_ROLES or m.get("tool_calls") for m in messages):
+    if any(maybe_text(m.get("role")) in _CHAT_ROLES or m.get("tool_calls") for m in messages):
         return False
     if types & _ANTHROPIC_BLOCKS:
         return True
@@ -337,4 +337,5 @@ def _usage(usage: JsonObject, input: _Names, output: _Names, read: _Names, write
 def _count_in(usage: JsonObject, names: _Names) -> int:
     """The first of these fields that holds a count."""
     values = (usage.get(name) for name in names)
-    return next((int(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool) and v >= 0), 0)
+    counts = (v for v in values if isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v < math.inf)
+    return next(map(int, counts), 0)

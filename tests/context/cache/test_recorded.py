@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import suppress
+from copy import deepcopy
+from itertools import islice
 from typing import Any
 
 import pytest
 
+from loom import plan
+from loom.errors import LoomError
 from loom.protocols.token_counter import TokenCounter
 from loom.traces.request import read_recorded, read_request
 from tests.context.cache.bodies import BODY, CLAUDE, PIXELS, Letters, messages, places, read, refused, user
@@ -337,6 +343,59 @@ def test_the_model_that_is_given_replaces_the_recorded_one() -> None:
 )
 def test_other_json_is_refused_with_the_reason(body: dict[str, Any], match: str) -> None:
     refused(body, match=match)
+
+
+WHOLE: list[dict[str, Any]] = [
+    {
+        "model": CLAUDE,
+        "tools": [{"name": "cat", "input_schema": {"type": "object"}}],
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+        "messages": [
+            user([{"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "a"}}]),
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "cat", "input": {}}]},
+            user([{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "a"}]}]),
+        ],
+    },
+    {
+        "model": "gpt-5.6",
+        "response_format": {"type": "json_object"},
+        "messages": [
+            {"role": "developer", "content": "Be brief."},
+            {"role": "assistant", "tool_calls": [{"id": "t", "type": "function", "function": {"name": "cat"}}]},
+            {"role": "tool", "tool_call_id": "t", "content": [{"type": "text", "text": "a"}]},
+        ],
+    },
+    {
+        "model": "gpt-5.6",
+        "instructions": "Be brief.",
+        "reasoning": {"effort": "low"},
+        "input": [
+            {"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,AAAA"}]},
+            {"type": "function_call_output", "call_id": "t", "output": [{"type": "input_text", "text": "a"}]},
+        ],
+    },
+    {"model": "gemini-3.1-pro", "contents": [{"role": "user", "parts": [{"text": "a"}]}], "cachedContent": "c"},
+]
+ODD: tuple[Any, ...] = (None, True, -1, 1e400, "", "\ud800", "{", [], {}, [None], [[]], {"a": None})
+
+
+def _inside(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place in a value: what holds it, and its key there."""
+    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    for key in keys:
+        yield value, key
+        yield from _inside(value[key])
+
+
+@pytest.mark.parametrize("whole", WHOLE, ids=["anthropic", "chat", "responses", "gemini"])
+def test_whatever_stands_anywhere_in_a_body_is_read_or_refused(whole: dict[str, Any]) -> None:
+    for place in range(sum(1 for _ in _inside(whole))):
+        for odd in ODD:
+            body = deepcopy(whole)
+            holder, key = next(islice(_inside(body), place, None))
+            holder[key] = odd
+            with suppress(LoomError):
+                str(plan(body, previous=[whole]))
 
 
 @pytest.mark.parametrize(

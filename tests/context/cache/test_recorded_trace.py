@@ -172,6 +172,7 @@ def test_a_file_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
             Usage(input=123, output=7, cache_read=100),
         ),
         ({"prompt_token_count": 123, "cached_content_token_count": None}, Usage(input=123)),
+        ({"input_tokens": 3, "cache_read_input_tokens": 1e400, "output_tokens": 1}, Usage(input=3, output=1)),
         (
             {
                 "prompt_tokens": 123,
