@@ -34,8 +34,12 @@ def traces(draw: st.DrawFn, rules: CacheRules) -> list[RequestBlocks]:
         base = draw(st.sampled_from(pool))
         blocks = list(base[: draw(st.integers(1, len(base)))])
         blocks += [b for b in draw(blocks_of()) if b.level == "messages"]
-        for i in draw(st.sets(st.integers(0, len(blocks) - 1), max_size=3)):
-            blocks[i] = blocks[i].marked(draw(st.sampled_from(list(rules.ttls)))) if rules.ttls else blocks[i]
+        marks = sorted(draw(st.sets(st.integers(0, len(blocks) - 1), max_size=3))) if rules.ttls else []
+        ttls = [draw(st.sampled_from(list(rules.ttls))) for _ in marks]
+        if rules.matching == "lookback":  # which refuses a longer lifetime behind a shorter one
+            ttls.sort(key=lambda ttl: -rules.ttls[ttl])
+        for i, ttl in zip(marks, ttls, strict=True):
+            blocks[i] = blocks[i].marked(ttl)
         clock += draw(st.sampled_from([1.0, 200.0, 4000.0]))
         choice = draw(st.dictionaries(st.sampled_from(LEVELS), st.sampled_from(["x", "y"]), max_size=1))
         automatic = draw(st.sampled_from([None, rules.default_ttl]))

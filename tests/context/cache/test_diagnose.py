@@ -261,6 +261,15 @@ def test_no_repair_asks_for_more_markers_than_the_provider_takes(fix: Fix) -> No
         assert [p.markers for p in repaired] == [(1, 2, 3, len(p.blocks) - 2) for p in full]
 
 
+def test_a_new_marker_lasts_as_long_as_those_behind_it() -> None:
+    whole = [Block("messages", "user", "text", name, 2000) for name in "abcde"]
+    marked = [*whole[:2], whole[2].marked("1h"), whole[3].marked("5m")]
+    trace = [RequestBlocks("p", "m", tuple(blocks)) for blocks in (whole[:2], marked, whole)]
+    repaired = repair(trace, "mark_previous_tail", LOOKBACK)[1]
+    assert dict(repaired.marks) == {1: "1h", 2: "1h", 3: "5m"}
+    replay([repaired], LOOKBACK)  # which a provider would not refuse
+
+
 def test_an_unknown_fix_is_refused() -> None:
     with pytest.raises(UsageError, match="there is no fix 'pray'; the fixes are pin_tools"):
         repair((), "pray", LOOKBACK)  # pyright: ignore[reportArgumentType]

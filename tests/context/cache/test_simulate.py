@@ -154,6 +154,16 @@ def test_an_unknown_lifetime_is_refused() -> None:
         replay([prompt(text("a", 2000, marker="2h"))], LOOKBACK)
 
 
+def test_a_longer_lifetime_behind_a_shorter_one_is_refused() -> None:
+    short, long = text("a", 2000, marker="5m"), text("b", 100, marker="1h")
+    assert replay([prompt(text("a", 2000, marker="1h"), text("b", 100, marker="5m"))], LOOKBACK).write == 2100
+    for bad in (prompt(short, long), prompt(short, text("b", 100), automatic="1h")):
+        with pytest.raises(UsageError, match=r"would be refused: .* '1h' behind '5m' at "):
+            replay([bad], LOOKBACK)
+    openai = replace(EXACT, ttls={"30m": 1800, "12h": 43200})
+    assert replay([prompt(short.marked("30m"), long.marked("12h"))], openai).write == 2100
+
+
 def test_thinking_cannot_carry_the_automatic_breakpoint() -> None:
     thought = text("hm", 500, role="assistant", kind="thinking")
     assert replay([prompt(text("a", 2000), thought, automatic="5m")], LOOKBACK).write == 2000

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import partial
 from math import ceil
+from operator import is_
 from typing import TypeAlias, get_args
 
 from loom.catalog import CacheRules
@@ -190,7 +191,7 @@ def repair(trace: Sequence[RequestBlocks], fix: Fix, rules: CacheRules) -> Promp
     """
     if fix not in _REPAIRS:
         raise UsageError(f"there is no fix {fix!r}; the fixes are {', '.join(FIXES)}")
-    return _REPAIRS[fix](tuple(trace), rules)
+    return _in_order(_REPAIRS[fix](tuple(trace), rules), rules)
 
 
 def _pin_tools(trace: Prompts, _rules: CacheRules) -> Prompts:
@@ -276,7 +277,7 @@ def _late(block: Block, content: str) -> Block:
 
 def _batch_edits(trace: Prompts, rules: CacheRules) -> Prompts:
     history = block_history(trace)
-    batched = [_batched(trace, history, every) for every in BATCHES]
+    batched = [_in_order(_batched(trace, history, every), rules) for every in BATCHES]
     return min(batched, key=lambda candidate: replay(candidate, rules).cost)
 
 
@@ -351,6 +352,22 @@ def _lifetime_of(prompt: RequestBlocks, rules: CacheRules) -> str | None:
     """The lifetime of a new marker: the one in use behind all others, since a longer one may not follow."""
     used = [b.marker for b in prompt.blocks if b.marker]
     return (used[-1] if used else prompt.automatic) or rules.default_ttl or next(iter(rules.ttls), None)
+
+
+def _in_order(trace: Prompts, rules: CacheRules) -> Prompts:
+    """A trace in which no marker stands behind one with a shorter lifetime, which a provider refuses."""
+    return tuple(_longest_first(prompt, rules) for prompt in trace) if rules.matching == "lookback" else trace
+
+
+def _longest_first(prompt: RequestBlocks, rules: CacheRules) -> RequestBlocks:
+    """A request whose markers last at least as long as those behind them."""
+    blocks, longest = list(prompt.blocks), prompt.automatic
+    for i in reversed(prompt.markers):
+        own = blocks[i].marker
+        if longest is None or rules.ttls.get(own or "", 0) > rules.ttls.get(longest, 0):
+            longest = own
+        blocks[i] = blocks[i].marked(longest)
+    return prompt if all(map(is_, blocks, prompt.blocks)) else replace(prompt, blocks=tuple(blocks))
 
 
 def _longer_ttl(trace: Prompts, rules: CacheRules) -> Prompts:

@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from math import inf
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -532,6 +532,7 @@ def last_step(trace: Sequence[PrefixChain], rules: CacheRules) -> Step:
 def _next_step(cache: PrefixCache, number: int, chain: PrefixChain, rules: CacheRules) -> Step:
     _check_lifetimes(number, chain, rules)
     try:
+        _check_order(chain, rules)
         found = cache.read(chain)
         written = cache.write(chain)
     except UsageError as error:
@@ -573,11 +574,25 @@ def _check_lifetimes(number: int, prompt: PrefixChain, rules: CacheRules) -> Non
             )
 
 
+def _check_order(chain: PrefixChain, rules: CacheRules) -> None:
+    """Refuse a marker behind one with a shorter lifetime, where the provider does."""
+    if rules.matching != "lookback":
+        return
+    marks = marked(chain, rules)
+    for before, after in pairwise(marks):
+        if rules.ttls[marks[before]] < rules.ttls[marks[after]]:
+            raise UsageError(
+                f"{chain.blocks[after].path} asks for the lifetime {marks[after]!r} behind {marks[before]!r} at "
+                f"{chain.blocks[before].path}; put the markers with the longer lifetime first"
+            )
+
+
 def cached_blocks(prompt: AnyPrompt, rules: CacheRules) -> int:
     """How many leading blocks a request leaves in the cache."""
     if rules.matching in ("grid", "units"):  # the rest is cached too, but no request will read it
         return prompt.stable
-    end = len(prompt.blocks) if prompt.automatic else max(prompt.marks, default=-1) + 1
+    own = own_breakpoint(prompt, rules)
+    end = max([*prompt.marks, -1 if own is None else own]) + 1
     return end if prompt.tokens_of(end) >= rules.min_prefix else 0
 
 
