@@ -7,6 +7,7 @@ from typing import Any, Final
 from loom.catalog import CacheRules
 from loom.core.message import NativePart, TextPart, ThinkingPart
 from loom.core.window import Level
+from loom.errors import BadRequestFile
 from loom.traces._blocks import (
     UNSEEN_DOCUMENT,
     UNSEEN_IMAGE,
@@ -34,6 +35,12 @@ KINDS: Final = frozenset(
 
 def head(body: JsonObject, out: BlockCollector) -> Level:
     """The blocks before the messages, in the order in which Anthropic hashes them."""
+    thread = maybe_table(body.get("thread"))
+    if thread.get("type") == "continue":
+        raise BadRequestFile(
+            f"thread continues {thread.get('previous_message_id')!r}: the prompt goes on from a state that only the "
+            f"provider has, so the record shows just its end; record requests that send their whole messages"
+        )
     out.add_tools(body.get("tools"), "tools")
     _content(body.get("system"), BlockPlace("system", "system", "system"), out)
     return "messages"
@@ -44,6 +51,9 @@ def read(messages: object, first: int, level: Level, out: BlockCollector) -> Lev
     for path, message in tables(messages, "messages", first):
         role = text_of(message.get("role"), f"{path}.role")
         _content(message.get("content"), BlockPlace(level, role, f"{path}.content"), out)
+        if setting := message.get("output_config"):  # of a system message: it holds from there on, and has no words
+            place = BlockPlace(level, role, f"{path}.output_config")
+            out.add(place, "other", {"output_config": setting}, lambda _: 0)
     return level
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loom import Context, FileEntry, Message, StringEntry, ToolSpec, explain, find_model
+from loom import Context, FileEntry, Message, StringEntry, ToolSpec, explain, find_model, simulate
 from loom.cli.output import plain
 from loom.context.cache.explain import compare
 from loom.context.cache.simulate import has_moved
@@ -145,6 +145,58 @@ def test_requests_of_other_programs(changes, cause):
     assert found.moved is (cause != "nothing_moved")
     assert not found.moved or (found.advice and found.lost_tokens > 0)
     assert plain(found)["cause"] == cause
+
+
+def gemini(tools):
+    declared = [{"googleSearch": {}}, {"functionDeclarations": tools}]
+    return {"model": "gemini-3.1-pro", "contents": [{"parts": [{"text": "rule " * 9000}]}], "tools": declared}
+
+
+def legacy(tools):
+    return {"model": "gpt-5.5", "functions": tools, "messages": [{"role": "user", "content": "rule " * 4500}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "path"), [(gemini, "tools[1].functionDeclarations[1]"), (legacy, "functions[1]")], ids=["gemini", "legacy"]
+)
+def test_a_tool_is_named_by_its_place_in_the_request(body, path):
+    tools = [{"name": name, "description": "."} for name in "abc"]
+    edited = [tools[0], {"name": "b", "description": "!"}, tools[2]]
+    for later in (edited, tools[:1], [tools[0], tools[2], tools[1]]):
+        assert explain(body(tools), body(later)).path == path
+    assert explain(body(tools[:1]), body(tools)).path == path
+
+
+def test_where_the_words_are_the_same_the_byte_is_that_of_what_stands_beside_them():
+    def named(name):
+        words = [{"role": "system", "content": "rule " * 4500}, {"role": "user", "name": name, "content": "hello"}]
+        return {"model": "gpt-5.5", "messages": words}
+
+    found = explain(named("ann"), named("bob"))
+    assert (found.cause, found.path) == ("block_edited", "messages[1].content")
+    assert (found.before[-13:], found.after[-13:]) == ('"name":"ann"}', '"name":"bob"}')
+    assert found.byte_in_block == len('{"type":"text","text":"hello","name":"')
+
+
+def test_what_follows_the_last_breakpoint_of_the_provider_was_not_cached():
+    def begun(answer, *more):
+        opening = [{"role": "system", "content": "rule " * 4500}, {"role": "user", "content": "hello"}]
+        return {"model": "gpt-5.6", "messages": [*opening, {"role": "assistant", "content": answer}, *more]}
+
+    before, later = begun("One."), begun("Two.", {"role": "user", "content": "and?"})
+    found = explain(before, later)
+    assert (found.cause, found.kept_tokens) == ("nothing_moved", simulate([before, later]).steps[1].read)
+
+
+def test_a_setting_among_the_messages_is_part_of_the_prefix():
+    def at(effort):
+        words = [{"role": "user", "content": "rule " * 4500}, {"role": "user", "content": "go on"}]
+        setting = {"role": "system", "content": [], "output_config": {"effort": effort}}
+        return anthropic(messages=[words[0], setting, words[1]], cache_control={"type": "ephemeral"})
+
+    found = explain(at("low"), at("high"))
+    assert (found.cause, found.path) == ("block_edited", "messages[1].output_config")
+    assert explain(at("low"), at("low")).cause == "nothing_moved"
 
 
 def test_nothing_was_cached_without_a_marker():

@@ -337,6 +337,7 @@ def test_the_model_that_is_given_replaces_the_recorded_one() -> None:
         (messages(user([{"type": "text", "text": "a", "cache_control": "5m"}])), r"cache_control is '5m'"),
         (messages(user("a"), tools=["cat"]), r"tools\[0\] is 'cat', but must be a JSON object"),
         (messages({"role": "user", "content": [{"type": "x", "y": {1}}]}), "not JSON"),
+        (messages(user("a"), thread={"type": "continue", "previous_message_id": "msg_1"}), "continues 'msg_1'"),
         ({"model": "m", "input": [3]}, r"input\[0\] is 3"),
         ({"model": "m", "contents": [{}]}, r"contents\[0\] is \{\}"),
     ],

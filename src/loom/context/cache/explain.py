@@ -162,7 +162,7 @@ def _tools_moved(cached: Sequence[Block], after: Sequence[Block], at: int) -> Ex
         cause=cause,
         message=message,
         advice=advice,
-        path=f"tools[{at}]",
+        path=next(side[at].path for side in (after, cached) if at < len(side) and side[at].level == "tools"),
         byte=_size(cached[:at]),
         before=", ".join(names[0]),
         after=", ".join(names[1]),
@@ -173,6 +173,8 @@ def _block_moved(cached: Sequence[Block], after: Sequence[Block], at: int) -> Ex
     old, new = cached[at], after[at] if at < len(after) else None
     cause, blamed = _what_happened(cached, after, at)
     was, now = _body(old), _body(new) if new else ""
+    if new and was == now:  # the words are the same, and what stands beside them is not
+        was, now = old.content, new.content
     offset = common_length(was, now) if cause == "block_edited" else 0
     bytes_in = len(was[:offset].encode("utf-8", "surrogatepass"))
     verb = {"block_edited": "changed", "block_inserted": "was inserted", "block_removed": "was removed"}[cause]
