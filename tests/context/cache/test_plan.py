@@ -10,7 +10,7 @@ from inline_snapshot import snapshot
 from loom import Context, ImageEntry, Message, StringEntry, find_model, plan, render, simulate
 from loom.context.cache.repair import repair
 from loom.context.cache.simulate import replay
-from loom.core.message import TextPart, ToolCallPart, ToolResultPart, ToolSpec
+from loom.core.message import TextPart, ThinkingPart, ToolCallPart, ToolResultPart, ToolSpec
 from loom.errors import UsageError
 from tests.context.cache import layouts
 
@@ -208,3 +208,19 @@ anthropic:claude-sonnet-4-5: 7,501 tokens (±22%), 7,498 read, 0 written, 3 unca
   marker 5m at messages[4].content[0]: end of the conversation (7,498 tokens)
   warning: cache_ttl=1000 became 5m: the lifetimes of this provider are 5m (300 s), 1h (3600 s)\
 """)
+
+
+@pytest.mark.parametrize(
+    ("turns", "named"), [(1, "entry {0} is"), (3, "{0}, {1}, {2} is"), (100, "{2} and 97 more is")]
+)
+def test_reasoning_that_is_left_out_is_one_warning_however_long_the_conversation(turns, named):
+    ctx = Context("agent")
+    thought = ThinkingPart("hm", signature="s")
+    ids = []
+    for n in range(turns):
+        ctx.convo.add(Message.user(f"{n}?"))
+        ids.append(ctx.convo.add(Message("assistant", (thought, TextPart(f"{n}.")))).id)
+    ctx.convo.add(Message.user("and?"))
+    found = plan(ctx.compile(), "openai", "gpt-5.6")
+    (message,) = (w.message for w in found.warnings if w.code == "thinking_dropped")
+    assert named.format(*ids, *"abc") in message

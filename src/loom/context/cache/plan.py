@@ -16,6 +16,9 @@ from loom.context.render.request import Request, WireRequest
 from loom.core.window import Block, PrefixChain, RequestBlocks, Window, hash_prefixes
 from loom.protocols.token_counter import TokenCounter
 
+_NAMED = 3
+"""Entries that a warning names; there may be one for each turn of a long conversation."""
+
 
 @dataclass(frozen=True, slots=True)
 class Marker:
@@ -221,8 +224,10 @@ def _request_warnings(chain: PrefixChain, request: Request | None, info: ModelIn
     if chain.tokens > info.context_window:
         message = f"{chain.tokens:,} tokens are over the window of {info.context_window:,}"
         yield PlanWarning("over_window", message)
-    for slot in request.layout.dropped if request else ():
-        message = f"reasoning of entry {slot.entry} is left out: its prefix changed, or it is another provider's"
+    if dropped := dict.fromkeys(slot.entry for slot in request.layout.dropped) if request else {}:
+        named = ", ".join(list(dropped)[:_NAMED]) + (f" and {len(dropped) - _NAMED:,} more" * (len(dropped) > _NAMED))
+        entries = f"entries {named}" if len(dropped) > 1 else f"entry {named}"
+        message = f"reasoning of {entries} is left out: its prefix changed, or it is another provider's"
         yield PlanWarning("thinking_dropped", message)
     if not info.known:
         message = f"{info.model or 'this model'} is not in the catalogue; safe defaults are used for it"
