@@ -178,6 +178,27 @@ def test_where_the_words_are_the_same_the_byte_is_that_of_what_stands_beside_the
     assert found.byte_in_block == len('{"type":"text","text":"hello","name":"')
 
 
+def _chat_result(words):
+    call = {"id": "t", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    turn = [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "t", "content": words}]
+    return {"model": "gpt-5.5", "messages": [{"role": "user", "content": "rule " * 4500}, *turn]}
+
+
+def _responses_result(words):
+    call = {"type": "function_call", "call_id": "t", "name": "look", "arguments": "{}"}
+    result = {"type": "function_call_output", "call_id": "t", "output": [{"type": "input_text", "text": words}]}
+    return {"model": "gpt-5.5", "instructions": "rule " * 4500, "input": [call, result]}
+
+
+@pytest.mark.parametrize(
+    ("body", "path"), [(_chat_result, "messages[2].content"), (_responses_result, "input[1].output[0]")]
+)
+def test_the_byte_in_a_result_is_that_of_its_words(body, path):
+    found = explain(body('It is "öpen".'), body('It is "öper".'))
+    assert (found.path, found.byte_in_block) == (path, len('It is "öpe'.encode()))
+    assert (found.before, found.after) == ('It is "öpen".', 'It is "öper".')
+
+
 def test_what_follows_the_last_breakpoint_of_the_provider_was_not_cached():
     def begun(answer, *more):
         opening = [{"role": "system", "content": "rule " * 4500}, {"role": "user", "content": "hello"}]

@@ -251,12 +251,15 @@ def _size(blocks: Sequence[Block]) -> int:
 
 def _body(block: Block) -> str:
     """What a person would call the text of a block."""
-    if block.kind == "text":
-        try:
-            return str(json.loads(block.content)["text"])
-        except (ValueError, KeyError, TypeError):
-            return block.content
-    return block.content
+    if block.kind not in ("text", "tool_result"):
+        return block.content
+    try:
+        given = json.loads(block.content)
+        # OpenAI has a block for each part of a result, and the place of the block is that of the part.
+        part = given if block.kind == "text" else given.get("output", given.get("content"))
+        return str(part["text"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return block.content
 
 
 def _excerpt(text: str, at: int) -> str:
