@@ -39,6 +39,7 @@ _DEPTH: Final = 4
 _MILLISECONDS: Final = 1e11
 """A larger number of seconds lies thousands of years ahead, so it counts milliseconds."""
 _MICROSECONDS: Final = 1e14
+_NANOSECONDS: Final = 1e17
 
 
 def read_recorded(obj: Mapping[str, object]) -> tuple[JsonObject, float | None]:
@@ -126,8 +127,8 @@ def _seconds(value: object, name: str) -> float:
     seconds = _number(value.strip()) if isinstance(value, str) else value
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
         refuse(name, value, "a time, in seconds or as 2026-11-15T08:30:00Z")
-    scale = 1e6 if seconds > _MICROSECONDS else 1e3 if seconds > _MILLISECONDS else 1.0
-    return seconds / scale
+    scales = ((_NANOSECONDS, 1e9), (_MICROSECONDS, 1e6), (_MILLISECONDS, 1e3))
+    return seconds / next((scale for least, scale in scales if seconds > least), 1.0)
 
 
 def _number(text: str) -> float | None:
