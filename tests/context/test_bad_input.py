@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-from loom import Context, DocumentEntry, FileEntry, ImageEntry, Message, MessageEntry, StringEntry, ToolSpec
+from loom import Context, DocumentEntry, FileEntry, ImageEntry, Message, MessageEntry, StringEntry, ToolSpec, render
 from loom.core.message import TextPart, ToolCallPart, ToolResultPart
 from loom.errors import (
     BadCacheTTL,
@@ -199,3 +199,26 @@ def test_two_entries_with_one_id():
 def test_every_error_is_one_of_ours():
     for error in (UnknownSection, TooManyBreakpoints, BadCacheTTL, EntryNotFound, UsageError):
         assert issubclass(error, LoomError)
+
+
+@pytest.mark.parametrize(
+    ("provider", "lost"), [("anthropic", "system"), ("anthropic", "tools"), ("openai", "input"), ("gemini", "contents")]
+)
+def test_a_setting_that_the_window_would_replace_is_refused(provider, lost):
+    ctx = Context("agent", tools=[ToolSpec("look")])
+    ctx.foundation.add("Be brief.")
+    ctx.convo.add("Hello.")
+    with pytest.raises(UsageError, match=f"{lost}= would be lost"):
+        render(ctx.compile(), provider, "some-model", **{lost: [{"name": "search"}]})
+
+
+def test_a_setting_that_the_window_has_nothing_for_is_passed_on():
+    ctx = Context("agent")
+    ctx.convo.add("Hello.")
+    search = [{"type": "web_search_20250305", "name": "web_search"}]
+    assert render(ctx.compile(), "anthropic", "claude-sonnet-5", tools=search)["tools"] == search
+
+
+def test_no_model_is_refused():
+    with pytest.raises(UsageError, match="model=None names no model"):
+        render(Context("agent").compile(), "anthropic", None)

@@ -244,6 +244,8 @@ def target_for(provider: str | None, model: str) -> Target:
     Raises:
         UsageError: there is no such provider.
     """
+    if not isinstance(model, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"model={model!r} names no model; give text, such as 'claude-sonnet-5'")
     known = (*Catalog.current().providers, *KNOWN_AS)
     head, colon, rest = model.partition(":")
     if colon and head.lower() in known and provider in (None, head.lower()):
@@ -667,9 +669,10 @@ def prepare(
         raise UsageError(f"a request is made of a window, not of {type(window).__name__}; call compile() first")
     target = target_for(provider, model)
     info = target.info
-    dialect, _, may_mark, _ = _RENDERERS.get(target.provider, _COMPATIBLE)
+    dialect, _, may_mark, form = _RENDERERS.get(target.provider, _COMPATIBLE)
     binds = dialect.binds_thinking and (info.binds_thinking or not info.known)
     layout = lay_out(window, replace(dialect, binds_thinking=binds))
+    _check_settings(settings or {}, layout, form.messages)
     placement = place(
         layout,
         info.cache,
@@ -681,6 +684,14 @@ def prepare(
     if not cache and info.cache.implicit:  # without a word from us the provider would place a breakpoint itself
         settings = {"prompt_cache_options": {"mode": "explicit"}, **(settings or {})}
     return Request(window, target, layout, placement, cache=cache, settings=settings or {})
+
+
+def _check_settings(settings: Mapping[str, Any], layout: Layout, messages: str) -> None:
+    """Refuse a setting that what the window holds itself would replace."""
+    held = {messages: True, "tools": layout.tools, "system": layout.system, "system_instruction": layout.system}
+    lost = next((name for name in settings if held.get(name)), None)
+    if lost:
+        raise UsageError(f"{lost}= would be lost, because the window has its own; add what is in it to the context")
 
 
 def render(
