@@ -405,3 +405,11 @@ def test_fixes_that_pay_only_beside_each_other_are_not_proposed() -> None:
     long = request(2.0, "tools", "system", "messages", "messages", marker="1h")
     found = diagnose([request(1.0, "tools", "system"), long, request(3.0, "tools")], rules)
     assert [f.saving for f in found if f.saving < 0] == []
+
+
+def test_a_trace_may_come_one_by_one() -> None:
+    body = {"model": "claude-sonnet-5", "cache_control": {"type": "ephemeral"}, "messages": []}
+    said = {**body, "messages": [{"role": "user", "content": "word " * 3000}]}
+    assert [step.read > 0 for step in simulate(iter([said, said])).steps] == [False, True]
+    with pytest.raises(UsageError, match="the trace is empty"):
+        simulate(iter(()))

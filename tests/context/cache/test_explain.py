@@ -246,3 +246,13 @@ def test_the_quick_answer_is_that_of_the_explanation(drawn):
     info = replace(find_model(CLAUDE), cache=rules)
     for before, later in pairwise(trace):
         assert has_moved(before, later, rules) == compare(before, later, info).moved
+
+
+@pytest.mark.parametrize(
+    ("provider", "model"), [("anthropic", CLAUDE), ("openai", "gpt-5.6"), ("gemini", "gemini-3.1-pro")]
+)
+def test_a_window_is_compared_as_what_the_recorded_request_is(provider, model):
+    ctx, _ = agent()
+    window = ctx.compile()
+    body = {**body_of(window, provider), "model": model}
+    assert explain(body, window).cause == explain(window, body).cause == "nothing_moved"

@@ -37,7 +37,7 @@ HIT = 0.01
 
 
 def simulate(
-    trace: Sequence[AnyRequest] | str | os.PathLike[str],
+    trace: Iterable[AnyRequest] | str | os.PathLike[str],
     provider: str | None = None,
     model: str | None = None,
     *,
@@ -58,12 +58,13 @@ def simulate(
         trace = _recorded(trace, provider, model)
     if isinstance(trace, Window | RequestBlocks | Mapping):
         raise UsageError("a trace is a list of requests; put this one into a list")
-    if not trace:
+    requests = tuple(trace or ())
+    if not requests:
         raise UsageError("the trace is empty; give at least one request")
     analysis = Analysis(
-        trace[0], provider, model, counter=counter, cache_breakpoints=cache_breakpoints, cache_ttl=cache_ttl
+        requests[0], provider, model, counter=counter, cache_breakpoints=cache_breakpoints, cache_ttl=cache_ttl
     )
-    return simulate_prompts([analysis.prompt(subject) for subject in trace], analysis.target.info)
+    return simulate_prompts([analysis.prompt(subject) for subject in requests], analysis.target.info)
 
 
 def _recorded(path: str | os.PathLike[str], provider: str | None, model: str | None) -> Sequence[RequestBlocks]:

@@ -76,11 +76,12 @@ def explain(
     """Compare two requests: windows, recorded request bodies, or prompts.
 
     What was sent behind the last cache marker of `previous` was never cached, so it may change freely.
-    Two windows are compared as Anthropic requests unless a provider is named.
+    A window is compared as what the other request is: two of them as Anthropic requests, unless a provider is named.
     """
-    if isinstance(next, Window) and provider is None:
+    named = previous if isinstance(next, Window) else next
+    if isinstance(named, Window) and provider is None:
         provider, model = "anthropic", model or "claude"
-    analysis = Analysis(next, provider, model, counter=counter)
+    analysis = Analysis(named if provider is None else next, provider, model, counter=counter)
     return compare(analysis.prompt(previous), analysis.prompt(next), analysis.target.info)
 
 
