@@ -36,12 +36,18 @@ from loom.text.time_words import PAST
 
 _WHEN_APART: Final = LazyPattern(rf"^(?P<when>{PAST}), (?=[Ii]\b)")
 
+_IN_QUOTES: Final = r"(?:[^'\u2018\u2019]|(?<=\w)['\u2019](?=\w))"
+"""A character between single quotation marks; an apostrophe is inside a word."""
 _REPORTED: Final = LazyPattern(
     r"\b(?:wish|imagine|imagining|suppose|supposing|pretend|hypothetically|said|says|saying|used to say|tells|thinks|"
     r"believes|claims|claimed|dreamed|dreamt|role-?play|quote|e\.g|lyrics|joke|joking|kidding|as though|as if|"
     r"let['\u2019]s say|"
     r"(?:in|for|of) (?:my|the|an?|our|this|that|his|her) (?:\w+ )?(?:story|novel|film|movie|game|dream|script|play)|"
-    r"character)\b|[\"\u201c\u00ab][^\"\u201d\u00bb]*\b(?:I|my|My|me)\b|(?<!\w)'(?:[^']*\b)?(?:I|my|My)\b[^']*'(?!\w)",
+    r"character)\b|[\"\u201c\u00ab][^\"\u201d\u00bb]*\b(?:I|my|My|me)\b"
+    rf"|(?<!\w)['\u2018](?:{_IN_QUOTES}*\b)?(?:I|my|My)\b{_IN_QUOTES}*['\u2019](?!\w)"
+    r"|^(?:oh|yeah|yes|sure)?,? ?(?:oh|yeah|sure|great|joy|wonderful|right|brilliant|fantastic),? "
+    r"(?:great|sure|right|joy|wonderful|brilliant|fantastic|and)\b,?(?= (?:I|my)\b)"
+    r"|, obviously\W*$|(?<!\w)/s\W*$|\b(?:jk|jks)\b|\bin my dreams\b",
     re.IGNORECASE,
 )
 """Nothing in such a sentence is stated: it is reported, made up, quoted or a joke."""
@@ -67,6 +73,7 @@ _GIVES_A_REASON: Final = LazyPattern(r"(?:since|because|as|given(?: that)?|consi
 _ROLE_PLAY: Final = LazyPattern(
     r"\b(?:you are (?:an?|now|my|the|going to be)\b|act as\b|act like\b|acting as\b|pretend|role-?play|language model|"
     r"in character\b|as the character|your name is|you will be\b|persona\b|let['\u2019]?s play\b|dungeon|npc\b|"
+    r"(?-i:\bI(?:['\u2019]m| am) [A-Z]\w+,? (?:and|but) you(?:['\u2019]re| are) [A-Z])|"
     r"fanfic|screenplay|monologue|chapter \d|cover letter|write an? |script\b|essay\b|prompt\b|fellow (?:ai|language|"
     r"bot))",
     re.IGNORECASE,
@@ -79,7 +86,9 @@ _TEXT_WORK: Final = LazyPattern(
     r"draft|complete|continue|rephrase|improve|act as|respond as|answer as|you are|here is|here's|this is)\b",
     re.IGNORECASE,
 )
-_SENTENCE: Final = LazyPattern(r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bDr\.)(?<!\bMr\.)(?<!\bSt\.)(?<!\bMrs\.)\s+|\n+")
+_SENTENCE: Final = LazyPattern(
+    r"(?<=[.!?])(?<!\b[A-Z]\.)(?<!\bDr\.)(?<!\bMr\.)(?<!\bSt\.)(?<!\bMrs\.)(?<!\bMs\.)(?<!\bProf\.)\s+|\n+"
+)
 _STARTS: Final = (
     r"(?:now )?(?:I|i|im|Im|ive|not|my|My|our|we|We|it|they|he|she|this|that|these|those|there|you|can|could|would|"
     r"will|do|does|is|are|what|how|which|where|who|any|please|should|have you|especially|particularly|like|such as|"
@@ -136,13 +145,20 @@ _TAKES_BACK: Final = LazyPattern(
     re.IGNORECASE,
 )
 """A sentence that takes back the one before it, and says but a few words: `Sorry, Braga.`"""
+_JOKED: Final = LazyPattern(
+    r"(?:ha(?:ha)*,? |lol,? |no,? )?"
+    r"(?:(?:i['\u2019]?m |i am )?(?:just |only )?(?:kidding|joking)|jk|not really|gotcha)\b",
+    re.IGNORECASE,
+)
+"""The beginning of a sentence that says that the one before it was not meant."""
 
 
 def sentences(text: str) -> Iterator[str]:
     """The sentences of a text, without what is corrected at once."""
     plain = [stripped for sentence in _SENTENCE.split(text) if (stripped := sentence.strip())]
     for sentence, following in zip_longest(plain, plain[1:], fillvalue=""):
-        if not (len(following) <= LONGEST_SENTENCE and _TAKES_BACK.fullmatch(following)):
+        is_over = len(following) <= LONGEST_SENTENCE and _TAKES_BACK.fullmatch(following)
+        if not is_over and not _JOKED.match(following):
             yield _CORRECTS.split(sentence)[-1]
 
 

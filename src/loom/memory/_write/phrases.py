@@ -170,7 +170,8 @@ NOT_A_JOB: Final = _words(
 )
 """Words with which `I'm a ... cook` does not name a job."""
 _NOT_A_NAME: Final = LazyPattern(
-    r"^(?:.*(?:ish|ese|ian|ean|ican|ist)|French|German|Greek|Dutch|Czech|Swiss|Thai|Turk|Pole|Dane|Jew|Muslim|Hindu|"
+    r"^(?:Admin|Administrator|Root|User|System|Assistant|Bot|Agent|Support|Guest|Customer|Operator|Moderator|"
+    r"Developer|Tool|Anonymous|French|German|Greek|Dutch|Czech|Swiss|Thai|Turk|Pole|Dane|Jew|Muslim|Hindu|"
     r"Sorry|Busy|Back|Ok|Okay|Fine|Good|Done|Ready|Sure|Home|Here|Late|Sick|Happy|Tired|Single|Married|Vegan)",
     re.IGNORECASE,
 )
@@ -720,11 +721,10 @@ HELPED: Final = (
 MINE: Final = r"\b(?:[Mm]y|[Oo]ur)"
 NEAR: Final = r"(?:(?:close|old|good|dear|older|younger|little|big|twin|late|eldest|oldest|youngest|college|work) )*"
 NAMED: Final = (
-    r"(?P<object>(?!(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|January|February|March|April|June|July|August|"
-    r"September|October"
-    r"|November|December|Christmas|Easter|Thanksgiving|Halloween|Happy|God|Thanks|The\b|And\b|But\b|So\b|What|How|Can\b"
-    r"|Could|Do\b|Is\b|It\b|We\b|You\b|Hey|Hi\b|"
-    r"Oh\b)[A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+(?: [A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+)?)"
+    r"(?P<object>(?:(?:Mr|Mrs|Ms|Dr|Prof)\.? )?(?!(?:Mr|Mrs|Ms|Dr|Prof|Miss|Sir|Madam|God|Thanks|The|And|But|So|What|"
+    r"How|Can|Could|Do|Is|It|We|You|Hey|Hi|Oh|Happy|Christmas|Easter|Thanksgiving|Halloween|January|February|March|"
+    r"April|June|July|August|September|October|November|December|(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day)\b)"
+    r"[A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+(?: [A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+)?)"
 )
 CALLED: Final = r"(?: | named | called |, (?=[A-Z]\w+(?: [A-Z]\w+)?(?:,(?! and I\b)|[.?!]|$|['\u2019]s| who| is)))"
 UNNAMED: Final = r"(?!['\u2019]s name| (?:is )?(?:called|named)|, [A-Z]| of\b)"

@@ -74,6 +74,13 @@ from loom.text.time_words import SOON
 
 # What people state of themselves, each rule over one clause.
 
+_ORIGIN: Final = (
+    r"(?!(?:Brian|Ian|Adrian|Sebastian|Bastian|Julian|Fabian|Florian|Damian|Dorian|Kilian|Killian|Cillian|Maximilian|"
+    r"Vivian|Lilian|Lillian|Gillian|Jillian|Marian|Miriam|Ryan|Sean|Dean|Jean|Reese|Therese)\b)"
+    r"\w*(?:ish|ese|ian|ean|ican|ist)\b"
+)
+"""Where somebody is from, or what they believe: `I'm Italian` tells no name."""
+
 RULES: Final = (
     rule("lives_in", rf"(?P<object>{PLACE}) has been (?:my|our) home"),
     rule("works_at", rf"(?P<object>{NAME}) (?:hired me|offered me the job)"),
@@ -81,7 +88,8 @@ RULES: Final = (
         "name",
         rf"(?:[Mm]y name(?:['\u2019]s| is)|(?:You|you) can call me|(?:Please |please )?[Cc]all me) (?P<object>{NAME})",
     ),
-    rule("name", rf"{AM} (?P<object>[A-Z][a-z\u00e0-\u00ff]+)", tail="$"),
+    rule("name", rf"{AM} (?P<object>(?!{_ORIGIN})[A-Z][a-z\u00e0-\u00ff]+)", tail=r"(?:,? (?:btw|by the way|here))?$"),
+    rule("name", rf"{AM} (?P<object>(?!{_ORIGIN})[A-Z][a-z\u00e0-\u00ff]+)", tail=r" from (?=[\w ]+$)"),
     rule("lives_in", rf"{WE}{NOW} live(?: here)? in (?P<object>{COUNTRY})", tail=HOME),
     rule("lives_in", rf"{AM}{NOW} (?:living|based) in (?P<object>{COUNTRY})", tail=HOME),
     passing("lives_in", rf"{HAVE} been living in (?P<object>{COUNTRY})"),
@@ -288,12 +296,12 @@ RULES: Final = (
 # What people mention of themselves while they speak of something else: true wherever it stands in a sentence.
 
 MENTIONS: Final = (
-    mention("relation", rf"{MINE} {NEAR}{RELATION}{CALLED}{NAMED}", tail=r"(?!\w)"),
+    mention("relation", rf"{MINE} {NEAR}{RELATION}{CALLED}{NAMED}", tail=r"(?!\w| or [A-Z])"),
     mention("relation", rf"{MINE} (?:[\w-]+ ){{0,2}}{DOCTOR},? (?P<object>Dr\.? [A-Z]\w+)", tail=""),
     mention(
         "has_pet",
         rf"{MINE} (?:[a-z]+ )?(?P<kind>{PET}){CALLED}{NAMED}",
-        tail=r"(?!\w|,? (?:died|passed|is dead|was put))",
+        tail=r"(?!\w| or [A-Z]|,? (?:died|passed|is dead|was put))",
     ),
     mention("has_pet", rf"\b[Mm]y (?P<object>dog|cat|puppy|kitten|parrot|rabbit|hamster|horse|dogs|cats){UNNAMED}"),
     mention(

@@ -44,6 +44,15 @@ _MANNERS: Final = (
     "translating sending greeting summarising summarizing quoting reminding correcting saying showing bringing"
 ).replace(" ", "|")
 """What an assistant can be told to stop for good: a manner. `Stop playing games` is said in anger, of one moment."""
+_BUSY: Final = "writing answering replying responding sending saying showing translating quoting using adding".replace(
+    " ", "|"
+)
+"""Manners that, with nothing behind them, are what the assistant is doing: `stop writing, that's enough`."""
+_AT_HAND: Final = (
+    r" (?:that|those|it|them)\b(?! (?:\w+ )?(?:words?|phrases?|expressions?|emojis?|terms?|names?|nicknames?|tones?|"
+    r"greetings?|formats?|styles?|abbreviations?|fonts?)\b)"
+)
+"""What is pointed at is there at the moment: `stop using that function`. A word or a tone is there each time."""
 _WHENEVER: Final = (
     r"(?:(?:whenever|every time|each time|any ?time) i (?:ask|want|need|request|send|share|paste|mention|give|tell|"
     r"show|say|write|post|upload|forward)|(?:whenever|every time|each time|any ?time|when) you "
@@ -59,7 +68,7 @@ _INSTRUCTION: Final = LazyPattern(
     r"|no (?!need\b)(?:[\w'-]+ ){1,5}(?:from now on|going forward|any ?more|ever again)$"
     rf"|(?:{_DONT} )?(?:{_VERBS})\b.+ (?:from now on|going forward|any ?more|ever again)$"
     rf"|{_DONT} (?:{_VERBS})\b.+(?:,| with me| to me) ever$"
-    rf"|stop (?:{_MANNERS})\b"
+    rf"|stop (?!(?:{_BUSY})(?:[,.;!]|$))(?:{_MANNERS})\b(?!{_AT_HAND})"
     r")",
     re.IGNORECASE,
 )
@@ -290,7 +299,8 @@ _POINTING: Final = _any(
     rf"\b{_KINDS} (?:says|said|reads|states|i got|below|above)\b",
     rf"\bfrom (?:the|an?|my|our|his|her|their|this) (?:\w+ )?{_PLACES}\b",
     r"\b(?:think|make|opinion) (?:of|about|on) (?:this|it|that|these)\b",
-    r"\bis (?:this|that|it) (?:legit|spam|real|true|correct|ok)\b",
+    r"\bis (?:this|that|it) (?:an? )?(?:real |typical )?(?:legit\w*|spam|scam|phishing|fake|fraud|genuine|real|true|"
+    r"correct|ok|safe|suspicious)\b",
     r"\b(?:summari[sz]e|translate|proofread|rewrite|rephrase|explain|review|check|fix|correct|shorten|reply to|"
     r"respond to|answer) (?:this|these|that|the following|it|below)\b",
     r"\b(?:wrote|writes|says|said|reads|states|stated|posted|replied|answered|texted|asked|announced)[ \t]?:",
@@ -307,7 +317,7 @@ _FOOTER: Final = _any(
 )
 _QUOTED: Final = _any(
     r"[\"\u201c\u201e\u00ab\u300c][^\"\u201d\u00bb\u300d\n]{12,400}+[\"\u201d\u201c\u00bb\u300d]",
-    r"(?<!\w)['\u2018\u201a][^'\u2019\n]{12,400}+['\u2019]",
+    r"(?<!\w)['\u2018\u201a](?:[^'\u2019\n]|(?<=\w)['\u2019](?=\w)){12,400}+['\u2019]",
 )
 _TITLE: Final = LazyPattern(
     r"(?<![\w\"'])(?P<mark>[\"'\u201c\u2018])(?:[A-Z0-9][\w'\u2019&:!-]*|of|the|and|in|on|a|an|for|to|with|by|at|"
@@ -340,7 +350,9 @@ _ALSO_SAYS: Final = LazyPattern(
     re.IGNORECASE,
 )
 """A short instruction in another language: a word for always, never or from now on near its beginning."""
-_SENTENCE_END: Final = LazyPattern(r"(?<=[.!?])\s+")
+_SENTENCE_END: Final = LazyPattern(
+    r"(?<=[.!?])(?<!\bDr\.)(?<!\bMr\.)(?<!\bMs\.)(?<!\bMrs\.)(?<!\bSt\.)(?<!\bProf\.)\s+"
+)
 
 
 def wishes_in(text: str) -> tuple[str, ...]:
