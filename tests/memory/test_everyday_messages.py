@@ -71,3 +71,52 @@ async def test_a_title_does_not_end_an_instruction():
     assert (await learnt("From now on please address me as Dr. Okafor"))[1] == [
         "From now on please address me as Dr. Okafor"
     ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Antworte bitte immer auf Deutsch",
+        "Bitte duze mich ab jetzt",
+        "Réponds toujours en français s'il te plaît",
+        "N'utilise jamais d'emojis",
+        "Responde siempre en español por favor",
+        "nunca uses emojis",
+        "Rispondi sempre in italiano",
+        "Use sempre o sistema métrico",
+        "Antwoord altijd in het Nederlands",
+        "请一直用中文回答",
+        "以后请叫我小王",
+        "今后都用英语回答",
+        "いつも日本語で答えてください",
+    ],
+)
+async def test_an_instruction_in_another_language_stands(text: str):
+    assert await learnt(text) == (set(), [text])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Nie im Leben",
+        "Immer das Gleiche mit euch",
+        "Bitte schreib mir nie wieder",
+        "Antworte heute immer auf Englisch",
+        "jamais de la vie",
+        "nunca he estado en Roma",
+        "siempre lo mismo",
+        "以后再说吧",
+        "以后请用英文写\uff0c不用再问我",
+        "これからは確認せずに書いてください",
+        "Réponds toujours sans demander confirmation",
+        "Er schrieb: Antworte immer auf Deutsch",
+    ],
+)
+async def test_other_sentences_with_always_or_never_do_not_stand(text: str):
+    assert await learnt(text) == (set(), [])
+
+
+async def test_a_language_is_one_topic_in_every_language():
+    texts = ("Antworte immer auf Deutsch", "Responde siempre en inglés", "Please always answer in Italian")
+    assert (await learnt(*texts))[1] == [texts[2]]
+    assert (await learnt(*texts[:2]))[1] == [texts[1]]

@@ -105,6 +105,7 @@ LEARNT = {
     },
     "Never highlight more than one line.": {"user instruction Never highlight more than one line"},
     "Stop ending your answers with a question.": {"user instruction Stop ending your answers with a question"},
+    "以后请用中文回答。": {"user instruction 以后请用中文回答"},
 }
 
 NOT_LEARNT = [
@@ -181,14 +182,13 @@ NOT_LEARNT = [
     "I live in Oslo, right?",
     "I use the wrong words sometimes.",
     "I have a question about my order.",
-    # -- other languages: the rules know English ------------------------------------------------------------------
+    # -- other languages: the rules know English, and orders to the assistant in some others ----------------------
     "Ich wohne in Berlin und arbeite bei Siemens.",
     "Ich bin Vegetarier, was kann ich bestellen?",
     "Mein Hund heißt Rex.",
     "Hör auf zu fragen und mach es einfach.",
     "我住在上海。我对花生过敏。",
     "我的名字是小明。我喜欢爵士乐。",
-    "以后请用中文回答。",
     "J'habite à Lyon avec ma sœur Anna.",
     "私は東京に住んでいます。",
 ]

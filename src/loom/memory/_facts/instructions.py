@@ -23,7 +23,14 @@ from loom.memory._facts.entities import USER, Aliases, cardinality_of, normalise
 from loom.memory._facts.facts import Segment, Statement, moment, statements_of, timeline
 from loom.memory._shared import ARE_CURRENT, FILE, UNCONFIRMED, is_candidate, later_than
 from loom.memory._write.phrases import LANGUAGE, LazyPattern
-from loom.memory._write.wishes import INSTRUCTION, acts_unasked, looks_pasted, releases_in, wishes_in
+from loom.memory._write.wishes import (
+    INSTRUCTION,
+    acts_unasked,
+    language_ordered,
+    looks_pasted,
+    releases_in,
+    wishes_in,
+)
 from loom.text.fence import fenced, in_brackets, one_line, plain_text
 from loom.text.tokens import EstimateCounter
 from loom.text.words import query_terms
@@ -143,6 +150,8 @@ def topic_of(text: str) -> Topic | None:
             groups = {key: value for key, value in found.groupdict().items() if value}
             ((key, value),) = groups.items()
             return Topic(name, value.casefold() if key == "value" else key, is_forbidden)
+    if language := language_ordered(action):
+        return Topic("language", language, is_forbidden)
     bound = _BOUND.fullmatch(action)
     words = (*query_terms(bound["what"]), bound["what"].split()[-1].lower()) if bound else query_terms(action)
     return Topic("_".join(words), None, is_forbidden) if words else None

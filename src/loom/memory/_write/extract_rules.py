@@ -65,6 +65,7 @@ from loom.memory._write.wishes import (
     INSTRUCTION,
     instructions_in,
     looks_pasted,
+    orders_in_others,
     releases_in,
 )
 from loom.protocols.extractor import Extraction
@@ -154,6 +155,8 @@ def _stated(episode: Episode) -> Iterator[Claim]:
     is_played = is_role_play(episode.text)
     for instruction in releases_in(episode.text) if not is_played else ():
         yield _claim(episode, subject, INSTRUCTION, instruction, start=episode.at, end=episode.at, retracts=True)
+    for instruction in orders_in_others(episode.text) if not is_played else ():
+        yield _claim(episode, subject, INSTRUCTION, instruction)
     reader = _Reader(episode, subject, of_others=tells_of_others(episode.text))
     still: dict[tuple[str, str], Claim] = {}
     for sentence in sentences(episode.text):

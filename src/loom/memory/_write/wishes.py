@@ -148,6 +148,10 @@ _UNASKED: Final = LazyPattern(
     r"|\bsin (?:\w+ ){0,2}?(?:preguntar|confirmaci\u00f3n|permiso|aprobaci\u00f3n)"
     r"|\b(?:nunca|no) (?:\w+ ){0,2}?(?:preguntes?|pidas)"
     r"|\bsenza (?:\w+ ){0,2}?(?:chiedere|conferma|permesso)|\bnon (?:\w+ ){0,2}?chiedere"
+    r"|(?:不(?:用|要|必|需要)?再?|无需)(?:问|询问|确认|批准|征求)"
+    r"|直接(?:执行|去?做|删除|发送|付款|操作)"
+    r"|(?:確認|許可|承認)(?:なし|せず|しないで|を取らず|は?不要)"
+    r"|(?:聞か|尋ね)(?:ず|ないで)"
     r"|\bsem (?:\w+ ){0,2}?(?:perguntar|confirma\w+)|\bzonder (?:\w+ ){0,3}?(?:vragen|bevestiging|toestemming)",
     re.IGNORECASE,
 )
@@ -161,7 +165,7 @@ _IN_FRONT: Final = LazyPattern(rf"^(?:{_COURTESY}[,!.]? )++(?=\S)", re.IGNORECAS
 _BEHIND: Final = LazyPattern(rf",? {_THANKS}$|, please$", re.IGNORECASE)
 _ONLY_COURTESY: Final = LazyPattern(rf"{_COURTESY}(?:,? {_COURTESY})*+", re.IGNORECASE)
 PICTURES: Final = LazyPattern("[\u2600-\u27bf\U0001f000-\U0001faff\ufe0f\u200d]+")
-_ENDS: Final = " \t.!,;:()"
+_ENDS: Final = " \t.!,;:()\u3002\uff01"
 
 
 def instructions_in(sentence: str) -> Iterator[str]:
@@ -350,6 +354,69 @@ _ALSO_SAYS: Final = LazyPattern(
     re.IGNORECASE,
 )
 """A short instruction in another language: a word for always, never or from now on near its beginning."""
+_TOLD_IN_OTHERS: Final = (
+    # German
+    "antworten? antworte schreibe? sprich rede benutze? nutze verwende gib nenne? duze sieze erkläre? zeige? "
+    "zitiere begrüße? beginne beende vermeide fasse? rechne "
+    # French
+    "réponds répondez écris écrivez parlez? (?:n['\u2019])?utilisez? donnez? tutoie tutoyez vouvoie "
+    "vouvoyez appelez? appelle expliquez? citez? commencez? évitez? "
+    # Spanish
+    "responda responde respóndeme contesta conteste contéstame escribe escriba escríbeme habla háblame "
+    "usa uses? utilices utiliza utilice tutéame llámame llames explica cita empieza evita traduce "
+    # Italian
+    "rispondi rispondimi scrivi scrivimi parla parlami usare utilizza dammi chiamami spiega inizia rispondere "
+    # Portuguese
+    "escreva fale use utilize chame explique cite comece "
+    # Dutch
+    "antwoord schrijf spreek gebruik geef noem vermijd"
+).replace(" ", "|")
+_ALWAYS_IN_OTHERS: Final = (
+    r"(?:immer|nie(?:mals)?|ab (?:jetzt|sofort)|von nun an|künftig|toujours|jamais|désormais|dorénavant|"
+    r"à partir de maintenant|siempre|nunca|a partir de ahora|de ahora en adelante|sempre|mai|d['\u2019]ora in poi|"
+    r"a partir de agora|altijd|nooit|voortaan)"
+)
+_ORDERS_IN_OTHERS: Final = LazyPattern(
+    r"^(?:(?:bitte|por favor|per favore|s['\u2019]il (?:te|vous) pla[iî]t|alsjeblieft),? )?"
+    rf"(?:{_ALWAYS_IN_OTHERS},? (?:bitte |por favor )?)?(?:(?:ne|non|no|não) )?(?:(?:me|mi|te|m['\u2019]) ?)?"
+    rf"(?:{_TOLD_IN_OTHERS})\b"
+    # Chinese and Japanese: the wish is in the form, and what is wished for is how to answer.
+    r"|^请?(?:以后|今后|从现在(?:起|开始))(?:都|请|始终)*(?:用|使用|叫我|称呼我)"
+    r"|^请你?(?:一直|总是|始终|永远)都?(?:用|使用|叫我|称呼我)"
+    r"|^(?:いつも|必ず|常に|(?:今後|これから)(?:は|も)?)"
+    r"[^\u3002\u3001?\uff1f]{1,40}(?:(?:答え|回答し|返信し|書い|話し|使っ)て|呼んで|使わないで)ください$",
+    re.IGNORECASE,
+)
+"""An order to the assistant in another language; `_ALSO_SAYS` alone is as true of `Nie im Leben`."""
+_LANGUAGES_IN_OTHERS: Final = {
+    name: language
+    for language, names in {
+        "german": "deutsch allemand alemán tedesco alemão duits 德语 ドイツ語",
+        "english": "englisch anglais inglés inglese inglês engels 英语 英文 英語",
+        "french": "französisch français francés francese francês frans 法语",
+        "spanish": "spanisch espagnol español spagnolo espanhol spaans 西班牙语",
+        "italian": "italienisch italien italiano italiaans 意大利语",
+        "portuguese": "portugiesisch portugais portugués portoghese português portugees",
+        "dutch": "niederländisch néerlandais neerlandés olandese holandês nederlands",
+        "chinese": "chinesisch chinois chino cinese chinês chinees 中文 汉语 中国語",
+        "japanese": "japanisch japonais japonés giapponese japonês japans 日语 日文 日本語",
+    }.items()
+    for name in names.split()
+}
+_IN_LANGUAGE: Final = LazyPattern(
+    r"(?:\b(?:auf|en|in|em|in het) |用|いつも|必ず|常に|は)"
+    rf"(?P<language>{'|'.join(_LANGUAGES_IN_OTHERS)})(?!\w*[a-z])",
+    re.IGNORECASE,
+)
+_NEVER_IN_OTHERS: Final = LazyPattern(r"(?<!\w)(?:nie(?:mals)?|jamais|nunca|mai|nooit)(?!\w)|不|ないで", re.IGNORECASE)
+_ALWAYS_WORD: Final = LazyPattern(rf"(?<!\w){_ALWAYS_IN_OTHERS}(?!\w)", re.IGNORECASE)
+_FOR_NOW_IN_OTHERS: Final = LazyPattern(
+    r"(?<!\w)(?:nie(?:mals)? (?:wieder|mehr)|heute|diesmal|morgen|wenn|falls|bis|aujourd['\u2019]hui|cette fois|"
+    r"demain|si|quand|hoy|esta vez|mañana|cuando|oggi|questa volta|domani|se|hoje|amanhã|"
+    r"vandaag|deze keer|als|tot)(?!\w)"
+    r"|这次|今天|暂时|如果|今回|今日|とき|場合",
+    re.IGNORECASE,
+)
 _SENTENCE_END: Final = LazyPattern(
     r"(?<=[.!?])(?<!\bDr\.)(?<!\bMr\.)(?<!\bMs\.)(?<!\bMrs\.)(?<!\bSt\.)(?<!\bProf\.)\s+"
 )
@@ -428,7 +495,27 @@ def looks_pasted(text: str) -> bool:
 def _is_wish(clause: str) -> bool:
     if len(clause.split()) > _MOST_WORDS or _FOREIGN.search(clause):
         return False
-    return is_instruction(clause) or _ALSO_SAYS.fullmatch(clause) is not None
+    return is_instruction(clause) or _ALSO_SAYS.fullmatch(clause) is not None or _is_order_in_another(clause)
+
+
+def _is_order_in_another(clause: str) -> bool:
+    """Whether a clause is an order for always, never or from now on, in another language than English."""
+    if _ORDERS_IN_OTHERS.match(clause) is None or _FOR_NOW_IN_OTHERS.search(clause):
+        return False
+    is_spaced = clause[-1] < "\u2fff"
+    return not is_spaced or (len(clause.split()) > 2 and _ALWAYS_WORD.search(clause) is not None)
+
+
+def orders_in_others(text: str) -> tuple[str, ...]:
+    """The instructions of a message that contains nothing else, in other languages than English."""
+    return tuple(clause for clause in wishes_in(text) if not is_instruction(clause) and _is_order_in_another(clause))
+
+
+def language_ordered(text: str) -> str | None:
+    """The language, by its English name, that an order in another language asks for."""
+    is_demand = _is_order_in_another(text) and not _NEVER_IN_OTHERS.search(text)
+    found = _IN_LANGUAGE.search(text) if is_demand else None
+    return _LANGUAGES_IN_OTHERS[found["language"].casefold()] if found else None
 
 
 def _is_table(text: str) -> bool:
