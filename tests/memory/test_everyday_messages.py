@@ -120,3 +120,40 @@ async def test_a_language_is_one_topic_in_every_language():
     texts = ("Antworte immer auf Deutsch", "Responde siempre en inglés", "Please always answer in Italian")
     assert (await learnt(*texts))[1] == [texts[2]]
     assert (await learnt(*texts[:2]))[1] == [texts[1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [
+        ("hi im tom i live in leeds and i work as a plumber", {"user lives_in Leeds", "user works_as plumber"}),
+        ("i live in porto with my boyfriend", {"user lives_in Porto", "user family boyfriend"}),
+        ("my name is kate", {"user name Kate"}),
+        ("I LIVE IN CHICAGO AND I AM ANGRY", {"user lives_in Chicago"}),
+        ("i moved from berlin to hamburg like two weeks ago", {"user lives_in Hamburg"}),
+        ("so um my name is uh Gregory and I I live in uh Phoenix", {"user name Gregory", "user lives_in Phoenix"}),
+        ("i live in new york, my dog is called bruno", {"user lives_in New York", "user has_pet Bruno"}),
+    ],
+)
+async def test_names_without_capitals(text: str, facts: set[str]):
+    assert await learnt(text) == (facts, [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "i live in hope",
+        "i live in leggings",
+        "i live in a small town",
+        "if i live in leeds do i pay council tax",
+        "i don't live in leeds",
+        "my name is spelled wrong",
+        "my sister is called to the bar",
+        "i work at night",
+        "i moved to the couch",
+        "WHY IS MY ORDER LATE",
+        "We all live in hope",
+    ],
+)
+async def test_other_words_where_a_name_could_be(text: str):
+    facts, _ = await learnt(text)
+    assert not {fact for fact in facts if "family" not in fact}

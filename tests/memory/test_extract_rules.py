@@ -124,7 +124,7 @@ POSITIVE = {
         "user instruction Always suggest recipes without meat",
     },
     # Beyond these rules: they count against recall, and must not be read wrongly.
-    "i live in berlin": {"user lives_in berlin"},
+    "i live in berlin": {"user lives_in Berlin"},
     "Berlin has been my home since 2019.": {"user lives_in Berlin"},
     "Acme hired me last year": {"user works_at Acme"},
 }

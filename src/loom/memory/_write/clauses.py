@@ -13,6 +13,7 @@ from typing import Final
 
 from loom.memory._write.phrases import (
     AM,
+    CLOSED,
     DIET,
     HAVE,
     JOB,
@@ -160,6 +161,100 @@ def sentences(text: str) -> Iterator[str]:
         is_over = len(following) <= LONGEST_SENTENCE and _TAKES_BACK.fullmatch(following)
         if not is_over and not _JOKED.match(following):
             yield _CORRECTS.split(sentence)[-1]
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SMALL: Final = LazyPattern(r"^[^\w]*[a-z]|\b(?:i|im|ive|i['\u2019]m|i['\u2019]ve)\b")
+_BIG_WORD: Final = LazyPattern(r"(?<!^)\b(?!I\b)[^\W\d_a-z]\w*")
+_KIN_OR_PET: Final = rf"(?:{RELATION.replace('?P<relation>', '?:')}|{PET})"
+_NAME_BELONGS: Final = tuple(
+    LazyPattern(rf"\b(?:{'|'.join(leads)}) (?=[a-z])")
+    for leads in (
+        # "moved from berlin" first, because the rule behind it needs the name: "moved from Berlin to hamburg".
+        ("(?:moved|relocated) from",),
+        (
+            r"my (?:real |full |first )?name(?:['\u2019]?s| is)|i go by|you can call me",
+            rf"my (?:\w+ )?{_KIN_OR_PET}(?: is (?:called|named)| called| named|['\u2019]?s name is)",
+            rf"an? {_KIN_OR_PET} (?:called|named)",
+            r"(?:i|we) (?:now |currently |still |just |also )?live in|i['\u2019]?m (?:living|based) in|been living in",
+            r"(?:moved|relocated)(?: back)?(?: from [A-Z]\w+(?: [A-Z]\w+)?)? to|grew up in|i was born in",
+            r"i['\u2019]?m (?:originally )?from|i['\u2019]?m married to",
+            r"i (?:now |currently |still )?work (?:at|for)|my (?:new )?job at",
+        ),
+    )
+)
+_NEW_PLACES: Final = _words("york jersey zealand orleans delhi mexico haven hampshire")
+_IN_S: Final = _words(
+    "paris texas dallas vegas athens brussels angeles memphis honduras minneapolis louis leeds naples cannes reims "
+    "wales illinois kansas massachusetts arkansas aires caracas cyprus seychelles maldives cairns laos mauritius "
+    "barbados damascus tunis columbus indianapolis annapolis states alps pines falls springs rapids plains moines "
+    "tours nantes arles nimes versailles les los las des mcdonalds starbucks sainsburys siemens airbus walmart's "
+    "james thomas charles chris lucas nicolas nicholas marcus carlos luis jesus jonas andreas hans klaus lars agnes "
+    "ines alexis iris doris francis dennis curtis travis atlas zeus otis elvis biscuits mathias matthias tobias elias "
+    "silas miles giles wes les jess tess bess ross moss russ gus angus magnus linus rufus marius julius lois"
+)
+"""Names that end in an s. Other words that do are things: `i live in leggings`."""
+_NO_NAMES: Final = _words(
+    f"{CLOSED.replace('|', ' ')} the new hope fear denial terror pain poverty luxury sin peace harmony silence squalor "
+    "misery isolation exile constant separate town college dorm student shared house flat city village suburbia "
+    "countryside rural urban downtown different another two three second small big large tiny old hot cold warm humid "
+    "dry nice quiet busy fast good bad night home work scale free money charity sea speed school hospital government "
+    "construction nonprofit retail spelled misspelled spelt mispronounced pronounced wrong right hard long short "
+    "unique common pretty blank missing empty unknown private confidential secret cool weird written stupid boring "
+    "hyphenated listed taken changed used mentioned irrelevant important difficult easy fine okay whatever god life "
+    "law support management accounting marketing nothing nowhere somewhere abroad trailer tent van car bed people "
+    "agency myself family bank hotel restaurant tech minimum food fun present lunch scratch heaven hell paradise limbo "
+    "interesting funny similar super quite less like"
+)
+_LONGEST_NAME: Final = 3
+_RUNS_ON: Final = LazyPattern(
+    r"((?<=[a-z] )[A-Z]\w*(?: [A-Z]\w*)*|^(?:(?:hi|hey|hello),? )?(?:im|i['\u2019]m|i am) \w+)"
+    r" (?=(?:i (?:live|work|am|moved|have|love|like)|im|i['\u2019]m|my)\b)"
+)
+"""A name, and the next statement right behind it, without a mark: `my name is Tom i live in leeds`."""
+_HESITATION: Final = LazyPattern(r"\b(?:u+h+m*|u+m+|erm|hmm+),? |\b([Ii]) (?=\1 )")
+
+
+def in_one_case(text: str) -> bool:
+    """Whether a text is written without capitals, as on a phone, or in capitals only."""
+    if not any(letter.islower() for letter in text):
+        return len(text.split()) > 2
+    return _SMALL.search(text) is not None and _BIG_WORD.search(text) is None
+
+
+def with_capitals(sentence: str) -> str:
+    """A sentence of a text in one case, with capitals where a name belongs: `i live in leeds`."""
+    text = sentence if any(letter.islower() for letter in sentence) else sentence.lower()
+    for leads in _NAME_BELONGS:
+        place = 0
+        while found := leads.compiled.search(text, place):
+            name = _name_at(text[found.end() :])
+            place = found.end() + len(name)
+            text = text[: found.end()] + " ".join(word.capitalize() for word in name.split()) + text[place:]
+    return _RUNS_ON.sub(r"\1, ", text)
+
+
+def without_hesitation(sentence: str) -> str:
+    """A sentence without the sounds of one that was dictated."""
+    return _HESITATION.sub("", sentence)
+
+
+def _name_at(text: str) -> str:
+    """The words of a name that a text begins with; empty if it begins with other words."""
+    words: list[str] = []
+    for word in text.split()[:_LONGEST_NAME]:
+        bare = word.rstrip(".,!?;:)")
+        is_new = bare == "new" and text.split()[1:] and text.split()[1].strip(".,!?") in _NEW_PLACES
+        is_thing = bare.endswith("s") and bare not in _IN_S
+        if (bare in _NO_NAMES and not is_new) or is_thing or not bare.replace("-", "").isalpha():
+            break
+        words.append(bare)
+        if bare != word:
+            break
+    return " ".join(words)
 
 
 def stated_clauses(plain: str) -> Iterator[str]:

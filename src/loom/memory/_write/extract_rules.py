@@ -24,6 +24,7 @@ from loom.memory._write.clauses import (
     denial_in,
     endings_in,
     endings_of,
+    in_one_case,
     is_change,
     is_denied,
     is_reported,
@@ -34,6 +35,8 @@ from loom.memory._write.clauses import (
     stated_clauses,
     tells_of_others,
     unfolded,
+    with_capitals,
+    without_hesitation,
 )
 from loom.memory._write.phrases import (
     LEADS,
@@ -159,12 +162,14 @@ def _stated(episode: Episode) -> Iterator[Claim]:
         yield _claim(episode, subject, INSTRUCTION, instruction)
     reader = _Reader(episode, subject, of_others=tells_of_others(episode.text))
     still: dict[tuple[str, str], Claim] = {}
+    is_in_one_case = in_one_case(episode.text)
     for sentence in sentences(episode.text):
         if sentence.startswith(">"):
             continue
         for instruction in instructions_in(sentence) if len(sentence) <= LONGEST_SENTENCE and not is_played else ():
             yield _claim(episode, subject, INSTRUCTION, instruction)
-        for claim, is_of_late in () if is_played else reader.read(sentence):
+        spoken = without_hesitation(with_capitals(sentence) if is_in_one_case else sentence)
+        for claim, is_of_late in () if is_played else reader.read(spoken):
             yield claim
             if is_of_late:
                 slot = (claim.subject, claim.predicate)
