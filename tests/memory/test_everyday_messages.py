@@ -109,6 +109,10 @@ async def test_an_instruction_in_another_language_stands(text: str):
         "以后请用英文写\uff0c不用再问我",
         "これからは確認せずに書いてください",
         "Réponds toujours sans demander confirmation",
+        "Escribe siempre con pasión",
+        "Use sempre protetor solar, dizem os médicos",
+        "Gib niemals auf!",
+        "Appelle toujours avant de venir",
         "Er schrieb: Antworte immer auf Deutsch",
     ],
 )
@@ -157,3 +161,57 @@ async def test_names_without_capitals(text: str, facts: set[str]):
 async def test_other_words_where_a_name_could_be(text: str):
     facts, _ = await learnt(text)
     assert not {fact for fact in facts if "family" not in fact}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Could you please always answer in French?",
+        "can you from now on skip the greeting please?",
+        "pls dont ever use bullet points when you talk to me",
+        "I want you to answer in Italian from now on",
+        "from now on only answer in French",
+        "always reply in English even if I write in German",
+    ],
+)
+async def test_a_lasting_wish_in_other_words_stands(text: str):
+    assert await learnt(text) == (set(), [text])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Can you always answer in French?",
+        "Would you always use TypeScript?",
+        "can you please always use that function?",
+        "can you please never ask me for confirmation?",
+        "always reply in English if I write in German",
+    ],
+)
+async def test_a_question_or_an_order_for_a_case_does_not_stand(text: str):
+    assert await learnt(text) == (set(), [])
+
+
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [
+        ("I'm a backend dev at a small fintech", {"user works_as backend dev"}),
+        ("I work for a law firm as a paralegal", {"user works_as paralegal"}),
+        ("I work in the same building as a doctor", set()),
+        ("I'm the CEO of a small bakery chain", {"user works_as CEO"}),
+        ("I'm the CEO of the month", set()),
+        ("I'm 29 and pregnant", {"user age 29"}),
+        ("I'm into bouldering lately", {"user likes bouldering"}),
+        ("My name is actually Bob", {"user name Bob"}),
+        ("I drive a hard bargain", set()),
+        ("I'm Outside", set()),
+        ("I'm Confused.", set()),
+        ("I am celiac so nothing with wheat please", {"user has_condition celiac"}),
+        ("I'm deaf to that kind of argument", set()),
+        ("My shoe size is 39 and I have wide feet", {"user shoe_size 39"}),
+        ("My home airport is Hamburg", {"user home_airport Hamburg"}),
+        ("People call me Chip but my real name is Charles", {"user name Charles"}),
+    ],
+)
+async def test_statements_about_oneself(text: str, facts: set[str]):
+    assert (await learnt(text))[0] == facts

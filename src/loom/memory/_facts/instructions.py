@@ -51,15 +51,16 @@ PREFIX: Final = "instruction_"
 """Prefix of the predicates of instructions; the topic follows."""
 
 _LEAD: Final = LazyPattern(
-    r"(?:(?P<no>never|do not|don['\u2019]t|stop|no longer|no more|avoid|not|refrain from"
+    r"(?:(?P<no>never|do not|don['\u2019]?t|stop|no longer|no more|avoid|not|refrain from"
     r"|(?:you )?(?:must not|mustn['\u2019]t|should not|shouldn['\u2019]t))"
-    r"|please|always|ever|kindly|just|so|and|but|also|from now on|going forward|from here on|in (?:the )?future"
+    r"|please|always|ever|kindly|just|only|so|and|but|also|from now on|going forward|from here on|in (?:the )?future"
     r"|remember(?: to| that)?|note that|make sure (?:to|that you|you)|be sure to"
+    r"|(?:can|could|would|will) you|pls|plz"
     r"|you (?:should|must|need to|have to|can|may)|i(?:['\u2019]d| would)? (?:want|like|need) you to)\b[,:]?\s*",
     re.IGNORECASE,
 )
 _TRAIL: Final = LazyPattern(
-    r"[,\s](?:please|any ?more|again|ever|at all|from now on|going forward|in (?:the )?future)$", re.IGNORECASE
+    r"[,\s](?:please|pls|plz|any ?more|again|ever|at all|from now on|going forward|in (?:the )?future)$", re.IGNORECASE
 )
 _LONGEST_TRAIL: Final = len(" in the future")
 _SAYS: Final = r"(?:answer|reply|respond|speak|talk|write|communicate)(?:ing)?"
@@ -133,7 +134,7 @@ class Topic:
 
 def topic_of(text: str) -> Topic | None:
     """The topic of an instruction; None if it has no words."""
-    action, is_forbidden = " ".join(text.split()).strip(" .!,;:"), False
+    action, is_forbidden = " ".join(text.split()).strip(" .!?,;:"), False
     start, end = 0, len(action)
     while lead := _LEAD.compiled.match(action, start):
         is_forbidden ^= lead["no"] is not None

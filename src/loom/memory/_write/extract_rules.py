@@ -320,6 +320,8 @@ class _Reader:
             predicate = relation_of(groups["relation"])
         elif predicate == "favourite_":
             predicate += groups["kind"].casefold().replace(" ", "_")
+        elif predicate == "own_":
+            predicate = groups["kind"].casefold().replace(" ", "_")
         elif not is_meant(predicate, groups.get("object") or ""):
             return
         start, end = _when(groups, self.episode.at, ends=rule.ends)

@@ -125,7 +125,7 @@ JOB: Final = (
     r"colorist|sculptor|novelist|blogger|zookeeper|beekeeper|geologist|statistician|actuary|auditor|cashier|postman|"
     r"gardener|landscaper|joiner|tiler|decorator|seamstress|tailor|butcher|fisherman|sailor|soldier|pastor|priest|"
     r"imam|businessman|businesswoman|tradie|handyman|banker|trader|civil servant|salesman|"
-    r"saleswoman)"
+    r"saleswoman|dev|devops|sysadmin)"
 )
 DIET: Final = r"(?P<object>vegan|vegetarian|pescatarian|gluten[- ]free|kosher|halal)"
 _KIN: Final = {"mom": "mother", "mum": "mother", "dad": "father", "wife": "married_to", "husband": "married_to"}
@@ -317,7 +317,7 @@ _ACTIVITY: Final = LazyPattern(
     r"|photograph|read|rid|runn|sail|sew|shopp|sing|skat|ski|snorkel|snowboard|surf|swimm|teach|travell?|train|"
     r"volunteer"
     r"|walk|writ|craft|brew|journal|sketch|fenc|row|div|canoe|crochet|quilt|weld|woodwork|stargaz|birdwatch|thrift"
-    r"|backpack|sightsee|weightlift|acroyoga|bouldering|roller-?skat)ing",
+    r"|backpack|sightsee|weightlift|boulder|roller-?skat)ing",
     re.IGNORECASE,
 )
 """Activities that people like in general; `seeing you smile` is not one."""

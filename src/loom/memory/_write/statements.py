@@ -74,22 +74,39 @@ from loom.text.time_words import SOON
 
 # What people state of themselves, each rule over one clause.
 
-_ORIGIN: Final = (
-    r"(?!(?:Brian|Ian|Adrian|Sebastian|Bastian|Julian|Fabian|Florian|Damian|Dorian|Kilian|Killian|Cillian|Maximilian|"
+_CONDITION: Final = (
+    r"(?:type [12] )?(?:celiac|coeliac|diabetic|asthmatic|epileptic|dyslexic|autistic|colou?r-?blind|an[a]?emic|"
+    r"bipolar|h[a]?emophiliac|hard of hearing|deaf)"
+)
+_OWN_END: Final = r"(?=$|[,.;]| (?:and|so|but|since|because)\b)"
+_TRAIT: Final = (
+    r"(?:shoe|dress|ring|shirt|hat|glove|trouser|jeans) size|blood (?:type|group)|home airport|maiden name|middle name|"
+    r"job title|star sign|zodiac sign"
+)
+_HOLDER: Final = rf"(?:{NAME}|(?:an?|my|our) (?:[\w-]+ ){{0,4}}(?:company|startup|start-up|business|agency|chain|firm))"
+
+_NO_NAME: Final = (
+    r"(?:(?!(?:Brian|Ian|Adrian|Sebastian|Bastian|Julian|Fabian|Florian|Damian|Dorian|Kilian|Killian|Cillian|Maximilian|"
     r"Vivian|Lilian|Lillian|Gillian|Jillian|Marian|Miriam|Ryan|Sean|Dean|Jean|Reese|Therese)\b)"
     r"\w*(?:ish|ese|ian|ean|ican|ist)\b"
+    # What somebody is at the moment, with a capital by mistake: `I'm Confused`.
+    r"|(?!(?:Fred|Alfred|Jared|Ned|Ted|Jed|Reed|Ahmed|Hamed|Khaled|Saeed|Waleed|Syed|Mo?u?hamm?ed|Winifred)\b)\w+ed\b"
+    r"|\w{4,}ing\b|(?:Outside|Inside|Stuck|Lost|Afraid|Out|In|Off|On|Not|So|Just|Very|Really|Too|Still|Always|Never|"
+    r"Lucky|Hungry|Broke|Sad|Glad|Mad|Angry|Cold|Hot|Away|Alone|Aware|Able|New|Old|Free|Full|Human|Deaf|Blind|Gay|"
+    r"Straight|Pregnant|Allergic|Unable|Unsure|Certain|Open|Down|Up|Over|Dead|Alive|Awake|Asleep|Drunk|Sober)\b)"
 )
-"""Where somebody is from, or what they believe: `I'm Italian` tells no name."""
+"""What is no name in `I'm Italian` and `I'm Stuck`: where somebody is from, what they believe, how they are."""
 
 RULES: Final = (
     rule("lives_in", rf"(?P<object>{PLACE}) has been (?:my|our) home"),
     rule("works_at", rf"(?P<object>{NAME}) (?:hired me|offered me the job)"),
     passing(
         "name",
-        rf"(?:[Mm]y name(?:['\u2019]s| is)|(?:You|you) can call me|(?:Please |please )?[Cc]all me) (?P<object>{NAME})",
+        r"(?:[Mm]y (?:real |full |first )?name(?:['\u2019]s| is)(?: actually| really| now)?|"
+        rf"(?:You|you) can call me|(?:Please |please )?[Cc]all me) (?P<object>{NAME})",
     ),
-    rule("name", rf"{AM} (?P<object>(?!{_ORIGIN})[A-Z][a-z\u00e0-\u00ff]+)", tail=r"(?:,? (?:btw|by the way|here))?$"),
-    rule("name", rf"{AM} (?P<object>(?!{_ORIGIN})[A-Z][a-z\u00e0-\u00ff]+)", tail=r" from (?=[\w ]+$)"),
+    rule("name", rf"{AM} (?P<object>(?!{_NO_NAME})[A-Z][a-z\u00e0-\u00ff]+)", tail=r"(?:,? (?:btw|by the way|here))?$"),
+    rule("name", rf"{AM} (?P<object>(?!{_NO_NAME})[A-Z][a-z\u00e0-\u00ff]+)", tail=r" from (?=[\w ]+$)"),
     rule("lives_in", rf"{WE}{NOW} live(?: here)? in (?P<object>{COUNTRY})", tail=HOME),
     rule("lives_in", rf"{AM}{NOW} (?:living|based) in (?P<object>{COUNTRY})", tail=HOME),
     passing("lives_in", rf"{HAVE} been living in (?P<object>{COUNTRY})"),
@@ -120,10 +137,15 @@ RULES: Final = (
         "works_as", rf"(?:{WORK}(?: (?:at|for) {FIRM})?|(?:{SELF}|{HAVE}){NOW} joined {NAME}) as an? (?P<object>{JOB})"
     ),
     passing("works_as", rf"{AM}{NOW} an? (?:\d\d-year-old )?(?P<object>{JOB})(?!['\u2019]| by training)"),
+    passing(
+        "works_as",
+        rf"{WORK} (?:at|for|in) (?:(?!same\b|as\b|just\b)[\w'\u2019-]+ ){{1,5}}as an? (?P<object>{JOB})(?!['\u2019])",
+    ),
+    passing("works_as", rf"{AM}{NOW} the (?P<object>(?i:ceo|cto|cfo|coo|cio|(?:co-?)?founder)) (?:of|at) {_HOLDER}"),
     rule("works_as", rf"{SELF} used to (?:be|work as) an? (?P<object>{JOB})", ends=True),
     passing("works_in", rf"{SELF}{NOW} work in (?P<object>{FIELD})"),
     rule("age", rf"{AM}{NOW} (?:an? )?(?P<object>\d{{1,3}})[- ]years?[- ]old\b", tail=""),
-    rule("age", rf"{AM} (?P<object>\d{{2}})", tail=r"(?=$|,| and I\b| but\b)"),
+    rule("age", rf"{AM} (?P<object>\d{{2}})", tail=r"(?=$|,| and [A-Za-z]| but\b)"),
     passing("age", rf"{SELF}{NOW} turned (?P<object>\d{{1,3}})"),
     rule("birthday", r"[Mm]y birthday(?:['\u2019]s| is)(?: on)? (?P<object>(?=\D*\d)[\w ,-]+)", tail="$"),
     passing("birthday", rf"[Mm]y birthday(?:['\u2019]s| is)(?: on)?(?: the)? (?P<object>{DAY})"),
@@ -149,6 +171,8 @@ RULES: Final = (
         "has_condition",
         rf"(?:{HAVE}|{SELF}{NOW} have|{SELF} suffer from|{AM} living with) (?P<object>{ILLNESS})(?! in my family)",
     ),
+    rule("has_condition", rf"{AM}{NOW} (?:an? )?(?P<object>{_CONDITION})", tail=_OWN_END),
+    passing("own_", rf"[Mm]y (?P<kind>{_TRAIT}) is (?P<object>[A-Z0-9][\w.+/-]*(?: [A-Z0-9][\w.+/-]*){{0,3}})"),
     passing(
         "has_condition",
         rf"(?:{SELF} was|{HAVE} been|{SELF} got) (?:recently |just |also )?diagnosed with (?P<object>{ILLNESS})",
@@ -169,7 +193,7 @@ RULES: Final = (
     ),
     passing(
         "favourite_",
-        rf"[Mm]y favou?rite (?!thing|part|one|way|time|bit|memory|"
+        rf"[Mm]y fav(?:ou?rite|e)? (?!thing|part|one|way|time|bit|memory|"
         rf"moment)(?P<kind>\w+(?: \w+)?) is (?:now )?(?P<object>{THING})",
     ),
     passing(
@@ -228,7 +252,7 @@ RULES: Final = (
         "owns",
         rf"(?:{HAVE}|{SELF}{NOW} (?:have|own)) (?P<object>{COUNT} (?:\w+ )?(?:bikes|cars|guitars|cameras|boats))",
     ),
-    passing("drives", rf"{SELF}{NOW} drive an? {MODEL}"),
+    passing("drives", rf"{SELF}{NOW} drive an? (?!hard bargain|wedge|nail|point){MODEL}"),
     passing("attended", rf"{SELF}{NOW} graduated from (?P<object>(?:the )?{PLACE})"),
     rule(
         "attended", rf"{SELF} graduated (?:with|in) [\w'\u2019 ]{{1,60}}? from (?P<object>(?:the )?{PLACE})", tail=OPEN

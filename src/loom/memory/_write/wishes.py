@@ -34,10 +34,10 @@ _VERBS: Final = (
     "suggest summarise summarize support tag talk tell text track translate treat use verify wait wake warn wrap "
     "write"
 ).replace(" ", "|")
-_POLITE: Final = r"(?:(?:please|so|and|but|also|ok|okay|remember(?: to| that|:)?|note that),? )*+"
+_POLITE: Final = r"(?:(?:please|pls|plz|so|and|but|also|ok|okay|remember(?: to| that|:)?|note that),? )*+"
 _TELLS: Final = r"(?:(?:you (?:should|must|need to|have to)|i(?:['\u2019]d| would)? (?:want|like|need) you to) )?"
 _FROM_NOW: Final = r"(?:from now on|going forward|from here on|in (?:the )?future|(?:starting|as of) (?:now|today))"
-_DONT: Final = r"(?:do not|don['\u2019]t)"
+_DONT: Final = r"(?:do not|don['\u2019]?t)"
 _MANNERS: Final = (
     "using adding starting ending apologising apologizing calling emailing e-mailing texting messaging phoning "
     "contacting writing answering replying responding including mentioning suggesting recommending addressing "
@@ -49,7 +49,7 @@ _BUSY: Final = "writing answering replying responding sending saying showing tra
 )
 """Manners that, with nothing behind them, are what the assistant is doing: `stop writing, that's enough`."""
 _AT_HAND: Final = (
-    r" (?:that|those|it|them)\b(?! (?:\w+ )?(?:words?|phrases?|expressions?|emojis?|terms?|names?|nicknames?|tones?|"
+    r"\b(?! (?:\w+ )?(?:words?|phrases?|expressions?|emojis?|terms?|names?|nicknames?|tones?|"
     r"greetings?|formats?|styles?|abbreviations?|fonts?)\b)"
 )
 """What is pointed at is there at the moment: `stop using that function`. A word or a tone is there each time."""
@@ -59,19 +59,26 @@ _WHENEVER: Final = (
     rf"(?:{_VERBS})|when i ask)\b[^,;]{{0,80}}"
 )
 """Each of many times, in the talk with the assistant. `When I send it` may be once."""
+_ASKED: Final = r"(?=.*\b(?:please|pls|plz)\b)(?:can|could|would|will) you (?:please |pls |kindly )?"
+"""Only with a `please`: `would you always use TypeScript?` asks what is best."""
 _INSTRUCTION: Final = LazyPattern(
     rf"^{_POLITE}(?:"
+    rf"{_ASKED}(?:always|never|{_FROM_NOW},?) (?:please |pls )?(?:{_VERBS})\b|"
     rf"{_WHENEVER}, {_POLITE}{_TELLS}(?:(?:always|never|{_DONT})(?: ever)? )?(?:{_VERBS})\b|"
     rf"(?:{_FROM_NOW},? {_POLITE})?{_TELLS}(?:always|never) (?:ever )?(?:{_VERBS})\b"
-    rf"|{_FROM_NOW},? {_POLITE}{_TELLS}(?:{_DONT} )?(?:{_VERBS})\b"
+    rf"|{_FROM_NOW},? {_POLITE}{_TELLS}(?:{_DONT} |only )?(?:{_VERBS})\b"
     rf"|{_DONT} ever (?:{_VERBS})\b"
     r"|no (?!need\b)(?:[\w'-]+ ){1,5}(?:from now on|going forward|any ?more|ever again)$"
-    rf"|(?:{_DONT} )?(?:{_VERBS})\b.+ (?:from now on|going forward|any ?more|ever again)$"
+    rf"|{_TELLS}(?:{_DONT} )?(?:{_VERBS})\b.+ (?:from now on|going forward|any ?more|ever again)$"
     rf"|{_DONT} (?:{_VERBS})\b.+(?:,| with me| to me) ever$"
-    rf"|stop (?!(?:{_BUSY})(?:[,.;!]|$))(?:{_MANNERS})\b(?!{_AT_HAND})"
+    rf"|stop (?!(?:{_BUSY})(?:[,.;!]|$))(?:{_MANNERS})\b(?! (?:that|those|it|them){_AT_HAND})"
     r")",
     re.IGNORECASE,
 )
+_REQUEST: Final = LazyPattern(
+    rf"{_POLITE}{_ASKED}(?:always|never|{_FROM_NOW},?) (?:please |pls )?(?:{_VERBS})\b[^?]*\?+", re.IGNORECASE
+)
+"""A question that is none: `Could you please always answer in French?`"""
 _STATES_OWN: Final = LazyPattern(
     r"^(?:please )?(?:note|remember)(?: that|:)? (?!i(?:['\u2019]d| would)? \w+ you to\b)(?:i|my|we|our)\b",
     re.IGNORECASE,
@@ -83,9 +90,10 @@ _JOINED: Final = LazyPattern(
 _WHEN: Final = LazyPattern(rf"{_POLITE}(?:{_FROM_NOW}|{_WHENEVER})", re.IGNORECASE)
 """The beginning of an instruction, which does not stand without what follows it: `From now on, always ...`"""
 _LIMITED: Final = LazyPattern(
-    r"[\"\u201c\u201d\u00ab\u00bb*]|\b(?:say never|if|unless|(?<!starting )(?<!as of )today|tonight|tomorrow|"
+    r"[\"\u201c\u201d\u00ab\u00bb*]|\b(?:say never|(?<!even )if|unless|(?<!starting )(?<!as of )today|tonight|tomorrow|"
     r"for now|this time|once|here|the following|below|above|next|in (?:an?|\w+) (?:minutes?|hours?|days?)|said|says|"
     r"told|wrote)\b|\b(?:that|this|it)\W*$|, (?:he|she|they) \w+\W*$"
+    rf"|\b(?:use|run|call|add|delete|send) (?:that|those){_AT_HAND}"
     r"|\bthis (?!(?:way|format|style|form|order|structure|pattern|tone|language|convention|layout|template)\b)\w"
     r"|(?<!from )(?<!starting )(?<!as of )\bnow\b|\b(?:immediately|already|asap|at once|straight away|right away|"
     r"sharp sharp|hurry|yourself|these"
@@ -218,7 +226,8 @@ def is_instruction(clause: str) -> bool:
 
 def is_limited(sentence: str) -> bool:
     """Whether a sentence is a question, a quotation, a condition or a one-time request."""
-    return "?" in sentence or _LIMITED.search(sentence) is not None
+    is_asked = "?" in sentence and _REQUEST.fullmatch(sentence.strip()) is None
+    return is_asked or _LIMITED.search(sentence) is not None
 
 
 LONGEST_WISH: Final = 300
@@ -360,14 +369,14 @@ _TOLD_IN_OTHERS: Final = (
     "zitiere begrüße? beginne beende vermeide fasse? rechne "
     # French
     "réponds répondez écris écrivez parlez? (?:n['\u2019])?utilisez? donnez? tutoie tutoyez vouvoie "
-    "vouvoyez appelez? appelle expliquez? citez? commencez? évitez? "
+    "vouvoyez (?:appelle|appelez)[-\u2010]moi expliquez? citez? commencez? évitez? "
     # Spanish
     "responda responde respóndeme contesta conteste contéstame escribe escriba escríbeme habla háblame "
     "usa uses? utilices utiliza utilice tutéame llámame llames explica cita empieza evita traduce "
     # Italian
     "rispondi rispondimi scrivi scrivimi parla parlami usare utilizza dammi chiamami spiega inizia rispondere "
     # Portuguese
-    "escreva fale use utilize chame explique cite comece "
+    "escreva fale use utilize chame-me explique cite comece "
     # Dutch
     "antwoord schrijf spreek gebruik geef noem vermijd"
 ).replace(" ", "|")
@@ -408,12 +417,19 @@ _IN_LANGUAGE: Final = LazyPattern(
     rf"(?P<language>{'|'.join(_LANGUAGES_IN_OTHERS)})(?!\w*[a-z])",
     re.IGNORECASE,
 )
+_SPEAKS_IN_OTHERS: Final = LazyPattern(
+    r"(?<!\w)(?:schreibe?|sprich|rede|écris|écrivez|parlez?|escribe|escriba|habla|scrivi|parla|escreva|fale|schrijf|"
+    r"spreek)(?![\w-])",
+    re.IGNORECASE,
+)
 _NEVER_IN_OTHERS: Final = LazyPattern(r"(?<!\w)(?:nie(?:mals)?|jamais|nunca|mai|nooit)(?!\w)|不|ないで", re.IGNORECASE)
 _ALWAYS_WORD: Final = LazyPattern(rf"(?<!\w){_ALWAYS_IN_OTHERS}(?!\w)", re.IGNORECASE)
 _FOR_NOW_IN_OTHERS: Final = LazyPattern(
-    r"(?<!\w)(?:nie(?:mals)? (?:wieder|mehr)|heute|diesmal|morgen|wenn|falls|bis|aujourd['\u2019]hui|cette fois|"
-    r"demain|si|quand|hoy|esta vez|mañana|cuando|oggi|questa volta|domani|se|hoje|amanhã|"
-    r"vandaag|deze keer|als|tot)(?!\w)"
+    # Behind a comma that is followed by no courtesy, somebody else may be quoted.
+    r",(?! ?(?:bitte|por favor|per favore|s['\u2019]il|alsjeblieft|danke|merci|gracias|grazie|obrigad[oa]|bedankt))"
+    r"|^gib .* auf$|(?<!\w)(?:nie(?:mals)? (?:wieder|mehr)|heute|diesmal|morgen|wenn|falls|bis|"
+    r"aujourd['\u2019]hui|cette fois|demain|si|quand|hoy|esta vez|mañana|cuando|oggi|questa volta|domani|se|hoje|"
+    r"amanhã|vandaag|deze keer|als|tot)(?!\w)"
     r"|这次|今天|暂时|如果|今回|今日|とき|場合",
     re.IGNORECASE,
 )
@@ -502,6 +518,8 @@ def _is_order_in_another(clause: str) -> bool:
     """Whether a clause is an order for always, never or from now on, in another language than English."""
     if _ORDERS_IN_OTHERS.match(clause) is None or _FOR_NOW_IN_OTHERS.search(clause):
         return False
+    if _SPEAKS_IN_OTHERS.search(clause) and not _IN_LANGUAGE.search(clause):
+        return False  # `Escribe siempre con pasión` is said to anybody
     is_spaced = clause[-1] < "\u2fff"
     return not is_spaced or (len(clause.split()) > 2 and _ALWAYS_WORD.search(clause) is not None)
 
