@@ -84,6 +84,21 @@ def test_what_lacks_a_name_or_a_number_that_is_asked_for_is_of_another():
     assert first("What about ticket 4003?", *tickets) == "00"
 
 
+def test_lines_of_a_log_are_not_alike_for_the_date_they_begin_with():
+    signed = said("00", "2026-02-11: Chloe and I signed the loan at the bank")
+    paid = said("01", "2026-02-14: paid the tax, asked about the loan", days=3)
+    assert ordered((signed, 3.0), (paid, 2.0)) == ["00", "01"]
+    again = said("02", "2026-03-10: Chloe signed the second loan at the bank", days=27)
+    assert ordered((signed, 3.0), (again, 2.0)) == ["02", "00"]
+
+
+def test_the_output_of_a_tool_does_not_replace_what_the_user_said():
+    asked = said("00", "the tests in login.tsx fail since Monday")
+    printed = replace(said("01", "login.tsx: 381 tests passed, 3 fail", days=1), provenance=Provenance("tool"))
+    assert ordered((asked, 3.0), (printed, 2.0)) == ["00", "01"]
+    assert ordered((asked, 3.0), (replace(printed, provenance=asked.provenance), 2.0)) == ["01", "00"]
+
+
 def test_a_newer_hit_that_answers_far_less_stays_behind():
     old, new = said("old", WORK), said("new", f"{WORK} now", days=1)
     assert ordered((old, 1.0 + FAR), (new, 1.0)) == ["new", "old"]

@@ -564,6 +564,11 @@ FAR = 5.0
 """How much lower than the earlier turn the later one may score: with a larger gap it hardly answers the question."""
 _STEP = 1e-6
 _DIGIT = re.compile(r"\d")
+_STAMP = re.compile(
+    r"\W{0,3}(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}|\d{1,2}:\d\d)(?:[T ,]{1,2}\d{1,2}:\d\d)?"
+    r"(?::\d\d)?(?:[.,]\d{1,6})?Z?\b"
+)
+"""The date or the time that a line of a log begins with: shared by many lines, and not what they say."""
 _PAIR = re.compile(
     "(?:(?![\u7684\u4e86\u662f\u6211\u4f60\u4ed6\u5979\u4eec\u5728\u6709\u548c\u4e0d\u8fd9\u90a3\u4ec0\u4e48\u5417])[\u30a0-\u30ff\u3400-\u9fff]){2}"
 )
@@ -587,6 +592,7 @@ class _RankedTurn(NamedTuple):
     id: str
     text: str
     speaker: str | None
+    role: str | None
     words: int
     asks: bool
 
@@ -601,10 +607,11 @@ def _people(question: str, ranked: Sequence[Ranked], records: Mapping[str, Recor
     bits: dict[str, int] = {}
     wanted = _words(question, bits)
     turns = sorted(_turn(e, _words(e.text[:RANKED], bits)) for e in _originals(ranked, records) if not _is_message(e))
+    stamps = {turn.id: _words(found[0], bits) for turn in turns if (found := _STAMP.match(turn.text))}
 
     def repeats(older: _RankedTurn, newer: _RankedTurn) -> bool:
-        shared = (older.words & newer.words).bit_count()
-        is_same = older.speaker == newer.speaker and shared >= SHARED
+        shared = (older.words & newer.words & ~(stamps.get(older.id, 0) | stamps.get(newer.id, 0))).bit_count()
+        is_same = (older.speaker, older.role) == (newer.speaker, newer.role) and shared >= SHARED
         is_alike = is_same and shared >= ALIKE * (older.words | newer.words).bit_count()
         return is_alike and not _is_of_another(older, newer, wanted, bits)
 
@@ -689,7 +696,7 @@ def _turn(episode: Episode, words: int) -> _RankedTurn:
     # At equal times the order of arrival decides, which is the order of ids.
     age = (episode.at, episode.recorded_at, episode.id)
     text = episode.text[:RANKED]
-    return _RankedTurn(age, episode.id, text, episode.speaker, words, asks(episode.text))
+    return _RankedTurn(age, episode.id, text, episode.speaker, role_of(episode), words, asks(episode.text))
 
 
 def _is_of_another(older: _RankedTurn, newer: _RankedTurn, wanted: int, bits: dict[str, int]) -> bool:
