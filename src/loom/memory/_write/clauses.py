@@ -199,7 +199,8 @@ _IN_S: Final = _words(
 """Names that end in an s. Other words that do are things: `i live in leggings`."""
 _NO_NAMES: Final = _words(
     f"{CLOSED.replace('|', ' ')} the new hope fear denial terror pain poverty luxury sin peace harmony silence squalor "
-    "misery isolation exile constant separate town college dorm student shared house flat city village suburbia "
+    "misery isolation exile regret exposure wedlock spirit mud legion "
+    "constant separate town college dorm student shared house flat city village suburbia "
     "countryside rural urban downtown different another two three second small big large tiny old hot cold warm humid "
     "dry nice quiet busy fast good bad night home work scale free money charity sea speed school hospital government "
     "construction nonprofit retail spelled misspelled spelt mispronounced pronounced wrong right hard long short "

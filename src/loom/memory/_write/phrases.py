@@ -179,7 +179,8 @@ _NOT_A_PLACE: Final = _words(
     "plan phase step option version level january february march april may june july august september october november "
     "december year monday tuesday wednesday thursday friday saturday sunday marketing sales hr finance engineering it "
     "accounting support legal slack teams notion linux windows android ios python rust go postgres postgresql mysql "
-    "kubernetes aws azure github gitlab jira trello firefox chrome vim vscode neovim zed zoom discord"
+    "kubernetes aws azure github gitlab jira trello firefox chrome "
+    "gmail outlook react vue angular svelte vim vscode neovim zed zoom discord"
 )
 """First words of what people move to, or are from, that is not a place."""
 

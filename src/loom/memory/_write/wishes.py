@@ -417,11 +417,19 @@ _IN_LANGUAGE: Final = LazyPattern(
     rf"(?P<language>{'|'.join(_LANGUAGES_IN_OTHERS)})(?!\w*[a-z])",
     re.IGNORECASE,
 )
-_SPEAKS_IN_OTHERS: Final = LazyPattern(
-    r"(?<!\w)(?:schreibe?|sprich|rede|écris|écrivez|parlez?|escribe|escriba|habla|scrivi|parla|escreva|fale|schrijf|"
-    r"spreek)(?![\w-])",
+_OF_ANSWERS: Final = LazyPattern(
+    # who is addressed how
+    r"(?<!\w)(?:duze|sieze|nenne?|tutoie|tutoyez|vouvoie|vouvoyez|(?:appelle|appelez)[-\u2010]moi|tutéame|llámame|llames|"
+    r"chiamami|chame-me|noem)(?!\w)"
+    # how an answer looks
+    r"|emoji|smiley|emoticon|métri|metri[sc]|imperial|celsius|fahrenheit|(?<!\w)(?:kurz|knapp|kürzer|ausführlich|förmlich|"
+    r"formell|höflich|quellen|stichpunkten?|aufzählungen|das sie|das du|brièvement|court|concis|détaillé|sources|puces|"
+    r"exemples|breve|brevemente|corto|conciso|concisa|detallado|fuentes|viñetas|ejemplos|fonti|elenchi|esempi|fontes|"
+    r"exemplos|kort|bondig|bronnen|voorbeelden)(?!\w)"
+    r"|称呼我|请叫我|简短|简洁|表情|公制|列表|要点|短く|簡潔|絵文字|敬語|箇条書き",
     re.IGNORECASE,
 )
+"""What a wish for all answers is about. `Usa siempre el cinturón` is said to anybody."""
 _NEVER_IN_OTHERS: Final = LazyPattern(r"(?<!\w)(?:nie(?:mals)?|jamais|nunca|mai|nooit)(?!\w)|不|ないで", re.IGNORECASE)
 _ALWAYS_WORD: Final = LazyPattern(rf"(?<!\w){_ALWAYS_IN_OTHERS}(?!\w)", re.IGNORECASE)
 _FOR_NOW_IN_OTHERS: Final = LazyPattern(
@@ -518,8 +526,8 @@ def _is_order_in_another(clause: str) -> bool:
     """Whether a clause is an order for always, never or from now on, in another language than English."""
     if _ORDERS_IN_OTHERS.match(clause) is None or _FOR_NOW_IN_OTHERS.search(clause):
         return False
-    if _SPEAKS_IN_OTHERS.search(clause) and not _IN_LANGUAGE.search(clause):
-        return False  # `Escribe siempre con pasión` is said to anybody
+    if not (_OF_ANSWERS.search(clause) or _IN_LANGUAGE.search(clause)):
+        return False
     is_spaced = clause[-1] < "\u2fff"
     return not is_spaced or (len(clause.split()) > 2 and _ALWAYS_WORD.search(clause) is not None)
 
