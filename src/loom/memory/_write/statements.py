@@ -95,7 +95,7 @@ _NO_NAME: Final = (
     r"Lucky|Hungry|Broke|Sad|Glad|Mad|Angry|Cold|Hot|Away|Alone|Aware|Able|New|Old|Free|Full|Human|Deaf|Blind|Gay|"
     r"Straight|Pregnant|Allergic|Unable|Unsure|Certain|Open|Down|Up|Over|Dead|Alive|Awake|Asleep|Drunk|Sober)\b)"
 )
-"""What is no name in `I'm Italian` and `I'm Stuck`: where somebody is from, what they believe, how they are."""
+"""What is not a name in `I'm Italian` and `I'm Stuck`: where somebody is from, what they believe, how they are."""
 
 RULES: Final = (
     rule("lives_in", rf"(?P<object>{PLACE}) has been (?:my|our) home"),
