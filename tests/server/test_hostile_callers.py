@@ -223,6 +223,34 @@ async def test_no_body_is_read_of_a_caller_without_a_token(tokens: TokenFile, pa
         assert f'route="{route}",status="401"' in app._counts.text({})
 
 
+async def spoken(app: Any, path: str, messages: list[dict[str, Any]], **headers: str) -> list[Any]:
+    """What an application sends to a caller that posts with these messages; after them, the caller is gone."""
+    answers, left = list[Any](), iter(messages)
+
+    async def receive() -> dict[str, Any]:
+        return next(left, {"type": "http.disconnect"})
+
+    async def send(message: Any) -> None:
+        answers.append(message)
+
+    given = {"host": "localhost", "content-type": "application/json", **headers}
+    pairs = [(name.encode(), value.encode()) for name, value in given.items()]
+    scope = {"type": "http", "method": "POST", "path": path, "headers": pairs, "query_string": b""}
+    await app({**scope, "raw_path": path.encode(), "client": ("127.0.0.1", 1)}, receive, send)
+    return answers
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/json; charset=utf-8"])
+async def test_nothing_is_stored_of_a_body_that_never_came_whole(kind: str) -> None:
+    async with open_memory("inmemory") as memory, aclosing(open_checkpoints("inmemory")) as checkpoints:
+        app = create_app(memory, checkpoints)
+        part = {"type": "http.request", "body": json.dumps(ADD).encode(), "more_body": True}
+        await spoken(app, "/v1/users/ann/memories", [part], **{"content-type": kind})
+        assert await memory.store.count(Scope("default", "ann")) == 0
+        await spoken(app, "/v1/users/ann/memories", [{**part, "more_body": False}], **{"content-type": kind})
+        assert await memory.store.count(Scope("default", "ann")) > 0
+
+
 async def test_commas_and_brackets_in_texts_are_not_values() -> None:
     words = 'Well, "so [to] speak", it is {raining}, \\, and\n'
     text = (words * (MAX_TEXT // len(words) + 1))[:MAX_TEXT]

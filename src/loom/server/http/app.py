@@ -293,9 +293,9 @@ class _Direct:
             body += last["body"]
             last = await receive()
         body += last.get("body", b"")
-        if await self._answer(scope, bytes(body), send, way, _NAME.convert(found[1])):
+        is_whole = last["type"] == "http.request"  # not where the caller hung up, whatever came until then
+        if is_whole and await self._answer(scope, bytes(body), send, way, _NAME.convert(found[1])):
             return
-        is_whole = last["type"] == "http.request"
         whole = {"type": "http.request", "body": bytes(body), "more_body": not is_whole}
         left = iter([whole] if is_whole else [whole, last])
 
