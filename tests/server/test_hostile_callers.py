@@ -6,7 +6,7 @@ import gc
 import json
 import socket
 import tracemalloc
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
@@ -31,7 +31,7 @@ from loom.server.http.listen import TimedProtocol, http_server
 from loom.server.http.shapes import DocumentsIn, MemoriesIn, RecallIn
 from loom.server.mcp import MemoryTools
 from loom.server.tokens import TokenFile
-from tests.server.test_http import ADD, bearer, ok, refused, serving, started
+from tests.server.test_http import ADD, bearer, every_route, ok, refused, serving, started
 from tests.timing import LONG
 
 pytestmark = pytest.mark.anyio
@@ -193,38 +193,10 @@ async def test_nothing_of_a_body_that_is_refused_stays_in_memory(tokens: TokenFi
     assert held < 3 * 2**20
 
 
-@pytest.mark.parametrize("path", ["/v1/users/ann/memories", "/v1/users/ann/recall"])
-async def test_no_body_is_read_of_a_caller_without_a_token(tokens: TokenFile, path: str) -> None:
-    tokens.add("somebody")
-    read = list[int]()
-
-    async def body() -> AsyncGenerator[bytes]:
-        for place in range(10):
-            read.append(place)
-            yield b" " * 10_000
-
-    async with open_memory("inmemory") as memory, aclosing(open_checkpoints("inmemory")) as checkpoints:
-        app = create_app(memory, checkpoints, tokens=tokens)
-        pieces, answers = body(), list[Any]()
-
-        async def receive() -> dict[str, Any]:
-            piece = await anext(pieces, None)
-            return {"type": "http.request", "body": piece or b"", "more_body": piece is not None}
-
-        async def send(message: Any) -> None:
-            answers.append(message)
-
-        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
-        scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
-        await app({**scope, "raw_path": path.encode(), "client": ("127.0.0.1", 1)}, receive, send)
-        assert answers[0]["status"] == 401
-        assert read == []
-        route = path.replace("/ann/", "/{user}/")
-        assert f'route="{route}",status="401"' in app._counts.text({})
-
-
-async def spoken(app: Any, path: str, messages: list[dict[str, Any]], **headers: str) -> list[Any]:
-    """What an application sends to a caller that posts with these messages; after them, the caller is gone."""
+async def spoken(
+    app: Any, path: str, messages: Iterable[dict[str, Any]], method: str = "POST", **headers: str
+) -> list[dict[str, Any]]:
+    """What an application sends to a caller with these messages; after them, the caller is gone."""
     answers, left = list[Any](), iter(messages)
 
     async def receive() -> dict[str, Any]:
@@ -235,9 +207,51 @@ async def spoken(app: Any, path: str, messages: list[dict[str, Any]], **headers:
 
     given = {"host": "localhost", "content-type": "application/json", **headers}
     pairs = [(name.encode(), value.encode()) for name, value in given.items()]
-    scope = {"type": "http", "method": "POST", "path": path, "headers": pairs, "query_string": b""}
+    scope = {"type": "http", "method": method, "path": path, "headers": pairs, "query_string": b""}
     await app({**scope, "raw_path": path.encode(), "client": ("127.0.0.1", 1)}, receive, send)
     return answers
+
+
+FORMS = ("/inspect/u/ann/forget", "/inspect/u/ann/sessions/s/undo", "/inspect/transcript", "/mcp")
+"""Paths that are posted to, and not described."""
+
+
+def _posted() -> list[tuple[str, str]]:
+    """Each route that may take a body."""
+    return [route for route in every_route() if route[0] != "GET"] + [("POST", path) for path in FORMS]
+
+
+async def test_no_body_is_read_of_a_caller_without_a_token(tokens: TokenFile) -> None:
+    tokens.add("somebody")
+    read = list[str]()
+
+    def body(path: str) -> Generator[dict[str, Any]]:
+        for _ in range(10):
+            read.append(path)
+            yield {"type": "http.request", "body": b" " * 10_000, "more_body": True}
+
+    async with open_memory("inmemory") as memory, aclosing(open_checkpoints("inmemory")) as checkpoints:
+        app = create_app(memory, checkpoints, tokens=tokens)
+        for method, path in _posted():
+            kind = "application/x-www-form-urlencoded" if "/inspect/" in path else "application/json"
+            for headers in ({}, {"authorization": "Bearer loom_wrong"}, {"cookie": "loom_token=wrong"}):
+                answers = await spoken(app, path, body(path), method, **{"content-type": kind, **headers})
+                assert answers[0]["status"] == 401, path
+        assert read == []
+        for name in ("memories", "recall", "facts"):
+            assert f'route="/v1/users/{{user}}/{name}",status="401"' in app._counts.text({})
+
+
+async def test_who_hangs_up_leaves_no_error_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_memory("inmemory") as memory, aclosing(open_checkpoints("inmemory")) as checkpoints:
+        app = create_app(memory, checkpoints)
+        part = {"type": "http.request", "body": b'{"text": ', "more_body": True}
+        framework = app._app.framework  # type: ignore[attr-defined]
+        async with framework.router.lifespan_context(framework):
+            for method, path in _posted():
+                for kind in ("application/json", "multipart/form-data; boundary=x"):
+                    await spoken(app, path, [part], method, **{"content-type": kind, "accept": _JSON["Accept"]})
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
 
 
 @pytest.mark.parametrize("kind", ["application/json", "application/json; charset=utf-8"])

@@ -30,13 +30,14 @@ try:
     from fastapi.responses import JSONResponse, PlainTextResponse, Response
     from fastapi.routing import APIRoute
     from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect
     from starlette.routing import Route
 except ImportError as error:
     raise MissingExtra("loom serve", "server") from error
 
 from loom.core.scope import Scope
 from loom.server.http import events, knowledge_routes, memory_routes, session_routes
-from loom.server.http.caller import TOKEN, Place, caller_of, operator, token_in, token_of
+from loom.server.http.caller import TOKEN, Place, caller_of, check_user_in, operator, token_in, token_of
 from loom.server.http.guard import (
     LOOPBACK,
     App,
@@ -52,7 +53,7 @@ from loom.server.http.guard import (
 from loom.server.http.shapes import ErrorOut, MemoriesIn, RecalledOut, RecallIn, RememberedOut, UserBody
 from loom.server.inspector import requests as request_pages
 from loom.server.inspector import sessions as session_pages
-from loom.server.inspector.pages import PREFIX, TRANSCRIPT, add_pages, refusal_page
+from loom.server.inspector.pages import LOGIN, PREFIX, TRANSCRIPT, add_pages, refusal_page, token_of_page
 from loom.server.mcp import MemoryTools, mcp_server
 
 if TYPE_CHECKING:
@@ -219,6 +220,10 @@ def _add_errors(app: FastAPI) -> None:
             response.headers["Allow"] = methods
         return response
 
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, _: ClientDisconnect) -> Response:
+        return answer(request, Refusal(400, "invalid", "the body did not come whole", "send all of it"))
+
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> Response:
         _log.exception("a request failed", exc_info=error)
@@ -261,9 +266,55 @@ class _Way:
     takes_key: bool = False
 
 
-class _Direct:
-    """The two routes of every turn of a conversation, without the layers of the framework around them.
+def _is_known(scope: _Message) -> bool:
+    """Whether the caller has a token, needs none, or may be about to show it in a form."""
+    request = Request(scope)
+    path: str = scope["path"]
+    if path == LOGIN:
+        return True
+    try:
+        token_of_page(request) if path.startswith(PREFIX) else token_of(request)
+    except (Refusal, LoomError):  # whatever is wrong, the route says it
+        return False
+    return True
 
+
+def _no_body() -> Receive:
+    """A request without a body, whose caller has nothing else to say."""
+    left = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+    async def receive() -> _Message:
+        return next(left, {"type": "http.disconnect"})
+
+    return receive
+
+
+async def _read(receive: Receive) -> tuple[bytes, _Message]:
+    """The body of a request as far as it came, and the last message about it."""
+    body, last = bytearray(), await receive()
+    while last.get("more_body"):
+        body += last["body"]
+        last = await receive()
+    body += last.get("body", b"")
+    return bytes(body), last
+
+
+def _again(body: bytes, last: _Message, receive: Receive) -> Receive:
+    """What was read, for the next who reads it."""
+    is_whole = last["type"] == "http.request"
+    whole = {"type": "http.request", "body": body, "more_body": not is_whole}
+    left = iter([whole] if is_whole else [whole, last])
+
+    async def again() -> _Message:
+        return next(left, None) or await receive()
+
+    return again
+
+
+class _Direct:
+    """In front of the framework, which reads a body before it asks for a token: the body of a stranger stays unread.
+
+    The two routes of every turn of a conversation are answered here, without the layers of the framework around them.
     Those layers cost more than all the rest of the HTTP part. Only a request that is as it should be is answered
     here; any other goes to the framework as it came, which says what is wrong with it. What a route does, takes and
     gives, who may call it and how its errors read is defined once, for both.
@@ -280,29 +331,24 @@ class _Direct:
 
     async def __call__(self, scope: _Message, receive: Receive, send: Send) -> None:
         """Answer, or let the framework answer."""
-        found = _DIRECT.fullmatch(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if scope["type"] != "http":
+            await self.framework(scope, receive, send)
+            return
+        scope["app"] = self.framework
+        if not _is_known(scope):
+            await self.framework(scope, _no_body(), send)
+            return
+        found = _DIRECT.fullmatch(scope["path"]) if scope["method"] == "POST" else None
         if found is None or len(found[1]) > MAX_ID_BYTES:
             await self.framework(scope, receive, send)
             return
         way = self._ways[found[2]]
-        scope["app"], scope["route"] = self.framework, way.route
-        with suppress(LoomError):  # the framework says that the tokens cannot be read
-            token_of(Request(scope))  # nobody else's body is read
-        body, last = bytearray(), await receive()
-        while last.get("more_body"):
-            body += last["body"]
-            last = await receive()
-        body += last.get("body", b"")
+        scope["route"] = way.route
+        body, last = await _read(receive)
         is_whole = last["type"] == "http.request"  # not where the caller hung up, whatever came until then
-        if is_whole and await self._answer(scope, bytes(body), send, way, _NAME.convert(found[1])):
+        if is_whole and await self._answer(scope, body, send, way, _NAME.convert(found[1])):
             return
-        whole = {"type": "http.request", "body": bytes(body), "more_body": not is_whole}
-        left = iter([whole] if is_whole else [whole, last])
-
-        async def again() -> _Message:
-            return next(left, None) or await receive()
-
-        await self.framework(scope, again, send)
+        await self.framework(scope, _again(body, last, receive), send)
 
     async def _answer(self, scope: _Message, content: bytes, send: Send, way: _Way, user: str) -> bool:
         """Whether the request was answered; nothing was done for it if not."""
@@ -312,7 +358,8 @@ class _Direct:
             return False
         try:
             given = json.loads(content)
-            caller = caller_of(request, user, way.right, given)
+            caller = caller_of(request, user, way.right)
+            check_user_in(given, user, caller)
             body = way.body.model_validate(given)
         except (ValueError, RecursionError, Refusal, LoomError):
             return False
@@ -341,7 +388,10 @@ class _Checked:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         _door_for(Request(scope))
-        await self._app(scope, receive, send)
+        body, last = await _read(receive)
+        if last["type"] != "http.request":
+            raise ClientDisconnect  # MCP would write an error into the log
+        await self._app(scope, _again(body, last, receive), send)
 
 
 def _door_of(ctx: Any) -> MemoryTools:

@@ -146,27 +146,33 @@ def with_right(right: Right) -> Callable[[Request, str], Awaitable[Caller]]:
     """A dependency that lets in who has this right for the user in the path."""
 
     async def caller(request: Request, user: User) -> Caller:  # one that is not async would be run in a thread
-        return caller_of(request, user, right, await _body(request))
+        found = caller_of(request, user, right)
+        check_user_in(await _body(request), user, found)
+        return found
 
     return caller
 
 
-def caller_of(request: Request, user: str, right: Right, body: object) -> Caller:
-    """Who has this right for the user in the path; raises Refusal for others, and where the body names another user."""
+def caller_of(request: Request, user: str, right: Right) -> Caller:
+    """Who has this right for the user in the path; raises Refusal for others."""
     token = token_of(request)
     name = user
     if user == OWN and token.users is not None and len(token.users) == 1:
         name = token.users[0]
     if not token.may(right, name):
         raise Refusal(403, "forbidden", "this token does not allow that", "use one with the right, for this user")
-    named = cast("dict[str, object]", body).get("user") if isinstance(body, dict) else None
-    if named not in (None, user, name):
-        raise Refusal(403, "forbidden", "the body names another user than the path", "name the user once, in the path")
     try:
         check_id(name, "the user")
     except UsageError as error:
         raise Refusal(422, "invalid", str(error)) from error
     return Caller(request.app.state.place, token, name)
+
+
+def check_user_in(body: object, user: str, caller: Caller) -> None:
+    """Raise Refusal where a body names another user than the path, in which stands `user`."""
+    named = cast("dict[str, object]", body).get("user") if isinstance(body, dict) else None
+    if named not in (None, user, caller.user):
+        raise Refusal(403, "forbidden", "the body names another user than the path", "name the user once, in the path")
 
 
 async def _body(request: Request) -> object:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, BinaryIO, Final
 from urllib.parse import quote
 
 import anyio.to_thread
-from fastapi import APIRouter, FastAPI, Form, Request
+from fastapi import APIRouter, Depends, FastAPI, Form, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
@@ -59,6 +59,7 @@ from loom.traces.reader import read_transcripts
 PREFIX: Final = "/inspect"
 TRANSCRIPT: Final = f"{PREFIX}/transcript"
 """Where a transcript is dropped: a file that may be much larger than other requests."""
+LOGIN: Final = f"{PREFIX}/login"
 COOKIE: Final = "loom_token"
 MISSED: Final = 5
 """Hits behind the last one that are shown as just missed."""
@@ -85,6 +86,8 @@ _SUFFIX: Final = re.compile(r"\.[A-Za-z0-9]{1,10}")
 _TYPES: Final = {"inspector.css": "text/css", "inspector.js": "text/javascript"}
 
 router = APIRouter(prefix=PREFIX, include_in_schema=False)
+_open_to_all: Final = APIRouter(include_in_schema=False)
+"""What those get who are not signed in."""
 
 
 @cache
@@ -153,7 +156,7 @@ def text_page(
 def _where(request: Request) -> str:
     """Which store the pages are of, for those who may look at it."""
     try:
-        _token(request)
+        token_of_page(request)
     except (Refusal, StoreError):
         return ""
     memory: Memory = request.app.state.place.memory
@@ -163,7 +166,8 @@ def _where(request: Request) -> str:
 # -- who looks
 
 
-def _token(request: Request) -> Token:
+def token_of_page(request: Request) -> Token:
+    """The token in the cookie or the header of a request for a page; raises Refusal as `token_of` does."""
     secret = request.cookies.get(COOKIE)
     place: Place = request.app.state.place
     if secret and place.tokens is not None and "authorization" not in request.headers:
@@ -175,14 +179,14 @@ def _token(request: Request) -> Token:
 
 def caller_of(request: Request, user: str, right: Right = "read") -> Caller:
     """Who looks at the data of a user; raises Refusal if their token does not allow it."""
-    token = _token(request)
+    token = token_of_page(request)
     if not token.may(right, user):
         raise Refusal(403, "forbidden", "this token does not allow that", "sign in with another one")
     check_id(user, "the user")
     return Caller(request.app.state.place, token, user)
 
 
-@router.post("/login")
+@_open_to_all.post(LOGIN)
 async def login(request: Request, token: Annotated[str, Form(max_length=500)]) -> Response:
     """Keep a token in a cookie that scripts and other sites cannot read."""
     place: Place = request.app.state.place
@@ -196,12 +200,20 @@ async def login(request: Request, token: Annotated[str, Form(max_length=500)]) -
 
 def add_pages(app: FastAPI, *routers: APIRouter) -> None:
     """Add the inspector to a server."""
+    app.include_router(_open_to_all)
     for one in (router, *routers):
-        app.include_router(one)
+        app.include_router(one, dependencies=[Depends(_signed_in)])
 
-    @app.get("/", include_in_schema=False)
-    async def front() -> Response:
-        return RedirectResponse(f"{PREFIX}/users", 303)
+
+async def _signed_in(request: Request) -> None:
+    """Ask for a token before anything else is said about a request, such as what its form lacks."""
+    token_of_page(request)
+
+
+@_open_to_all.get("/")
+async def front() -> Response:
+    """To the page that comes first."""
+    return RedirectResponse(f"{PREFIX}/users", 303)
 
 
 def refusal_page(request: Request, refusal: Refusal) -> Response:
@@ -213,7 +225,7 @@ def refusal_page(request: Request, refusal: Refusal) -> Response:
     return page(request, "message.html", status=refusal.status, asks=asks, user=user, **values)
 
 
-@router.get("/static/{name:name}")
+@_open_to_all.get(f"{PREFIX}/static/{{name:name}}")
 async def static(name: str) -> Response:
     """The style sheets and the script."""
     headers = {"Cache-Control": "max-age=300", "Content-Security-Policy": _POLICY}
@@ -247,7 +259,7 @@ async def users(request: Request, after: str | None = None) -> Response:
 
 
 async def _users_page(request: Request, after: str | None = None, done: _Done | None = None) -> Response:
-    token, place = _token(request), request.app.state.place
+    token, place = token_of_page(request), request.app.state.place
     namespace = place.memory.namespace if token is ANYBODY else token.namespace
     memory = place.memory_of(namespace)
     if token.users is not None:
@@ -552,7 +564,7 @@ async def retry_job(request: Request, user: str, id: str) -> Response:
 @router.get("/transcript")
 async def transcript(request: Request) -> Response:
     """A page on which a transcript can be dropped; one that the server was started with is shown at once."""
-    _token(request)
+    token_of_page(request)
     given: Path | None = request.app.state.transcript
     if given is None:
         return page(request, "transcript.html", about="", notes=(), sections=())
@@ -562,7 +574,7 @@ async def transcript(request: Request) -> Response:
 @router.post("/transcript")
 async def read_transcript(request: Request) -> Response:
     """The requests of a transcript; nothing of it is stored."""
-    _token(request)  # before any of the file is read
+    token_of_page(request)  # before any of the file is read
     async with request.form(max_files=1, max_fields=1) as form:
         file = form.get("file")
         if not isinstance(file, UploadFile) or not file.filename:
