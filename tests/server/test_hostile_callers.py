@@ -26,7 +26,7 @@ from loom.core.scope import Scope
 from loom.engine.urls import without_secrets
 from loom.errors import StoreError
 from loom.server.http.app import create_app
-from loom.server.http.guard import Counts, Gate, Limits
+from loom.server.http.guard import LONGEST_NUMBER, Counts, Gate, Limits
 from loom.server.http.listen import TimedProtocol, http_server
 from loom.server.http.shapes import DocumentsIn, MemoriesIn, RecallIn
 from loom.server.mcp import MemoryTools
@@ -242,6 +242,26 @@ async def test_no_body_is_read_of_a_caller_without_a_token(tokens: TokenFile) ->
             assert f'route="/v1/users/{{user}}/{name}",status="401"' in app._counts.text({})
 
 
+@pytest.mark.parametrize("user", ["ann", "bob", "~"])
+async def test_no_body_of_a_turn_is_read_of_a_caller_without_the_right(tokens: TokenFile, user: str) -> None:
+    secret = tokens.add("somebody", users=["ann"], rights=["forget"])
+    read = list[bytes]()
+
+    def body() -> Generator[dict[str, Any]]:
+        for piece in (b"{}", b""):
+            read.append(piece)
+            yield {"type": "http.request", "body": piece, "more_body": piece != b""}
+
+    async with open_memory("inmemory") as memory, aclosing(open_checkpoints("inmemory")) as checkpoints:
+        app = create_app(memory, checkpoints, tokens=tokens)
+        for name in ("memories", "recall"):
+            headers = {"authorization": f"Bearer {secret}"}
+            answers = await spoken(app, f"/v1/users/{user}/{name}", body(), **headers)
+            assert answers[0]["status"] == 403
+            assert json.loads(answers[1]["body"])["error"] == "forbidden"
+    assert read == []
+
+
 async def test_who_hangs_up_leaves_no_error_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async with open_memory("inmemory") as memory, aclosing(open_checkpoints("inmemory")) as checkpoints:
         app = create_app(memory, checkpoints)
@@ -263,6 +283,23 @@ async def test_nothing_is_stored_of_a_body_that_never_came_whole(kind: str) -> N
         assert await memory.store.count(Scope("default", "ann")) == 0
         await spoken(app, "/v1/users/ann/memories", [{**part, "more_body": False}], **{"content-type": kind})
         assert await memory.store.count(Scope("default", "ann")) > 0
+
+
+@pytest.mark.parametrize("size", [1, 700, 1_000_000])
+async def test_a_number_that_takes_long_to_read_is_refused_unparsed(size: int) -> None:
+    async def status(digits: int) -> int:
+        item = b'{"text":"%s","attributes":{"n":%s}}' % (b"7" * 2_000, b"7" * digits)
+        body = b'{"items":[%s],"learn":false}' % item
+
+        async def pieces() -> AsyncGenerator[bytes]:
+            for start in range(0, len(body), size):
+                yield body[start : start + size]
+
+        return (await client.post("/v1/users/ann/memories", content=pieces(), headers=_JSON)).status_code
+
+    async with serving() as client:
+        assert await status(LONGEST_NUMBER) == 201
+        assert await status(LONGEST_NUMBER + 1) == 413
 
 
 async def test_commas_and_brackets_in_texts_are_not_values() -> None:

@@ -37,7 +37,7 @@ except ImportError as error:
 
 from loom.core.scope import Scope
 from loom.server.http import events, knowledge_routes, memory_routes, session_routes
-from loom.server.http.caller import TOKEN, Place, caller_of, check_user_in, operator, token_in, token_of
+from loom.server.http.caller import TOKEN, Caller, Place, caller_of, check_user_in, operator, token_in, token_of
 from loom.server.http.guard import (
     LOOPBACK,
     App,
@@ -344,13 +344,14 @@ class _Direct:
             return
         way = self._ways[found[2]]
         scope["route"] = way.route
+        caller = caller_of(Request(scope), _NAME.convert(found[1]), way.right)  # before the body is read
         body, last = await _read(receive)
         is_whole = last["type"] == "http.request"  # not where the caller hung up, whatever came until then
-        if is_whole and await self._answer(scope, body, send, way, _NAME.convert(found[1])):
+        if is_whole and await self._answer(scope, body, send, way, caller):
             return
         await self.framework(scope, _again(body, last, receive), send)
 
-    async def _answer(self, scope: _Message, content: bytes, send: Send, way: _Way, user: str) -> bool:
+    async def _answer(self, scope: _Message, content: bytes, send: Send, way: _Way, caller: Caller) -> bool:
         """Whether the request was answered; nothing was done for it if not."""
         request = Request(scope)
         key = request.headers.get("idempotency-key")
@@ -358,8 +359,7 @@ class _Direct:
             return False
         try:
             given = json.loads(content)
-            caller = caller_of(request, user, way.right)
-            check_user_in(given, user, caller)
+            check_user_in(given, caller)
             body = way.body.model_validate(given)
         except (ValueError, RecursionError, Refusal, LoomError):
             return False

@@ -74,6 +74,8 @@ class Caller:
     place: Place
     token: Token
     user: str
+    called: str = OWN
+    """The user as the path has it."""
 
     @property
     def memory(self) -> Memory:
@@ -147,7 +149,7 @@ def with_right(right: Right) -> Callable[[Request, str], Awaitable[Caller]]:
 
     async def caller(request: Request, user: User) -> Caller:  # one that is not async would be run in a thread
         found = caller_of(request, user, right)
-        check_user_in(await _body(request), user, found)
+        check_user_in(await _body(request), found)
         return found
 
     return caller
@@ -165,13 +167,13 @@ def caller_of(request: Request, user: str, right: Right) -> Caller:
         check_id(name, "the user")
     except UsageError as error:
         raise Refusal(422, "invalid", str(error)) from error
-    return Caller(request.app.state.place, token, name)
+    return Caller(request.app.state.place, token, name, called=user)
 
 
-def check_user_in(body: object, user: str, caller: Caller) -> None:
-    """Raise Refusal where a body names another user than the path, in which stands `user`."""
+def check_user_in(body: object, caller: Caller) -> None:
+    """Raise Refusal where a body names another user than the path."""
     named = cast("dict[str, object]", body).get("user") if isinstance(body, dict) else None
-    if named not in (None, user, caller.user):
+    if named not in (None, caller.called, caller.user):
         raise Refusal(403, "forbidden", "the body names another user than the path", "name the user once, in the path")
 
 

@@ -312,6 +312,8 @@ class Gate:
                 values.add(body[start : start + _PIECE])
                 if most is not None and values.count > most:
                     raise _too_many(most)
+                if values.has_long_number:
+                    raise _too_long(LONGEST_NUMBER)
             return message
 
         return read
@@ -377,6 +379,16 @@ def _too_many(limit: int) -> Refusal:
     return Refusal(413, "too_large", told, "send them in several requests, in smaller batches")
 
 
+def _too_long(limit: int) -> Refusal:
+    told = f"the body has a number of more than {limit:,} digits"
+    return Refusal(413, "too_large", told, "send it as a text, in quotes")
+
+
+LONGEST_NUMBER: Final = 640
+"""Digits of a number in a body. To read one takes as long as the square of its length. What is stored already may have
+longer ones, so that the limit of Python itself, which is higher, stays as it is."""
+_LONG_NUMBER: Final = b"0" * (LONGEST_NUMBER + 1)
+_AS_ZEROS: Final = bytes.maketrans(b"123456789", b"0" * 9)
 _PIECE: Final = 1 << 16
 """Bytes of a body whose values are counted in one step of the event loop: a millisecond at the most."""
 
@@ -391,6 +403,8 @@ class _ValueCount:
 
     def __init__(self) -> None:
         self.count = 1
+        self.has_long_number = False
+        self._digits = b""
         self._in_string = self._is_wide = False
         self._escape = b""
 
@@ -400,6 +414,9 @@ class _ValueCount:
         self._is_wide = self._is_wide or b"\0" in piece
         outside = piece if self._is_wide else self._without_strings(self._escape + piece)
         self.count += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
+        digits = self._digits + outside.translate(_AS_ZEROS)
+        self.has_long_number = self.has_long_number or _LONG_NUMBER in digits
+        self._digits = digits[len(digits.rstrip(b"0")) :][:LONGEST_NUMBER]
 
     def _without_strings(self, text: bytes) -> bytes:
         is_cut = (len(text) - len(text.rstrip(b"\\"))) % 2 == 1  # between a backslash and what it escapes
