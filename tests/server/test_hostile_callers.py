@@ -281,7 +281,8 @@ async def test_nothing_is_stored_of_a_body_that_never_came_whole(kind: str) -> N
         part = {"type": "http.request", "body": json.dumps(ADD).encode(), "more_body": True}
         await spoken(app, "/v1/users/ann/memories", [part], **{"content-type": kind})
         assert await memory.store.count(Scope("default", "ann")) == 0
-        await spoken(app, "/v1/users/ann/memories", [{**part, "more_body": False}], **{"content-type": kind})
+        empty = {"type": "http.request", "more_body": True}  # ASGI lets a server leave out what is empty
+        await spoken(app, "/v1/users/ann/memories", [empty, {**part, "more_body": False}], **{"content-type": kind})
         assert await memory.store.count(Scope("default", "ann")) > 0
 
 

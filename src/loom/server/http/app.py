@@ -293,7 +293,7 @@ async def _read(receive: Receive) -> tuple[bytes, _Message]:
     """The body of a request as far as it came, and the last message about it."""
     body, last = bytearray(), await receive()
     while last.get("more_body"):
-        body += last["body"]
+        body += last.get("body", b"")
         last = await receive()
     body += last.get("body", b"")
     return bytes(body), last
