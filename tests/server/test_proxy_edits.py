@@ -34,9 +34,10 @@ class Counted:
     """Reads JSON, and notes how long the lists and objects are that are read at once."""
 
     def __init__(self) -> None:
-        self._reader, self.longest = json.JSONDecoder(), 0
+        self._reader, self.longest, self.calls = json.JSONDecoder(), 0, 0
 
     def raw_decode(self, text: str, at: int = 0) -> tuple[Any, int]:
+        self.calls += 1
         value, end = self._reader.raw_decode(text, at)
         if isinstance(value, dict | list):
             self.longest = max(self.longest, end - at)
@@ -50,6 +51,35 @@ def test_a_long_body_is_read_in_pieces_between_which_other_threads_run(monkeypat
     monkeypatch.setattr(edits, "_DECODER", counted)
     assert edits.json_object(json.dumps(body, indent=1).encode()) == body
     assert 0 < counted.longest <= edits._PIECE
+
+
+@pytest.mark.parametrize(
+    "part",
+    [1, "ab", {}, [], {"a": ["x"] * 1_500}, {"role": "user", "content": [{"type": "text", "text": "a, [b"}]}, [[[1]]]],
+    ids=["number", "text", "object", "list", "long lists", "messages", "nested"],
+)
+def test_many_small_values_are_read_many_at_once(monkeypatch: pytest.MonkeyPatch, part: Any) -> None:
+    counted = Counted()
+    monkeypatch.setattr(edits, "_DECODER", counted)
+    many = 1_000_000 // len(json.dumps(part))
+    for body in ({"messages": [part] * many}, {str(number): part for number in range(many)}):
+        text = json.dumps(body)
+        assert edits.json_object(text) == body
+        assert counted.calls < 4 * len(text) / edits._PIECE
+        assert counted.longest <= edits._PIECE
+        counted.calls = 0
+
+
+def test_more_messages_than_a_provider_takes_are_not_looked_for() -> None:
+    message = '{"role":"user","content":"a"}'
+    assert len(read('{"messages":[' + f"{message}," * 99_999 + message + "]}").messages) == 100_000
+    with pytest.raises(NotEditable):
+        read('{"messages":[' + f"{message}," * 100_000 + message + "]}")
+
+
+def test_a_number_that_is_too_long_to_be_read_is_not_edited() -> None:
+    with pytest.raises(NotEditable):
+        read('{"messages":[],"n":%s}' % ("1" * 5_000))
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -25,6 +25,8 @@ WIRES: Final[Mapping[str, Wire]] = {
 """The format of the requests at each path that can be edited."""
 _BLANKS: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = JSONDecoder()
+_MOST_PARTS: Final = 100_000
+"""Of a list or an object whose parts are looked for in the text. Anthropic takes so many messages."""
 _ELSEWHERE: Final = ("previous_response_id", "conversation", "prompt")
 """Fields of a request that goes on from what only the provider has."""
 _MARKERS: Final = frozenset({"cache_control", "prompt_cache_breakpoint"})
@@ -111,7 +113,7 @@ class RequestText:
         """
         try:
             return cls(body.decode("utf-8"), wire)
-        except (UnicodeDecodeError, JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # also a number that is too long to be read
             raise NotEditable from error
 
     # The values in the text.
@@ -120,8 +122,9 @@ class RequestText:
         """The values of an object, by name.
 
         Raises:
-            NotEditable: a name comes twice, so that nobody knows which one counts.
+            NotEditable: a name comes twice, so that nobody knows which one counts; or there are too many.
         """
+        _check_count(node)
         found: dict[str, Node] = {}
         at = _skip(self.text, node.start + 1)
         while self.text[at] != "}":
@@ -136,7 +139,12 @@ class RequestText:
         return found
 
     def items(self, node: Node) -> list[Node]:
-        """The values of a list."""
+        """The values of a list.
+
+        Raises:
+            NotEditable: there are too many.
+        """
+        _check_count(node)
         found: list[Node] = []
         at = _skip(self.text, node.start + 1)
         while self.text[at] != "]":
@@ -334,6 +342,11 @@ def _type(part: object) -> str:
     return found if isinstance(found, str) else ""
 
 
+def _check_count(node: Node) -> None:
+    if len(node.value) > _MOST_PARTS:
+        raise NotEditable
+
+
 def _skip(text: str, at: int) -> int:
     found = _BLANKS.match(text, at)
     return found.end() if found else at
@@ -346,51 +359,88 @@ def _value(text: str, at: int) -> Node:
 
 # The reader of the standard library lets no other thread run until it is done: what is long is read piece by piece.
 
-_PIECE: Final = 4_096
-"""Characters of a list or an object that are read at once."""
+_PIECE: Final = 1 << 16
+"""Characters of a list or an object that are read at once: two milliseconds at the most."""
 _DEEP: Final = 8
 """From how many levels on a value is read at once, however long it is; requests have their texts above that."""
+_CLOSING: Final = {"{": "}", "[": "]"}
+_STOP: Final = re.compile(r"[^][{},]*+([][{},])")
+_BRACKET: Final = re.compile(r"[^][{}]*+(?:[]}][^][{}]*+[{\[][^][{}]*+)*+([][{}])")
+"""Backwards, the next bracket but for pairs with no other inside."""
 
 
-def _read(text: str, at: int, depth: int = 0) -> tuple[Any, int]:
+def _read(text: str, at: int) -> tuple[Any, int]:
     """The value at a place, and where it ends."""
-    kind = text[at : at + 1]
-    if kind not in {"{", "["} or depth == _DEEP or len(text) - at <= _PIECE:
+    if text[at : at + 1] not in _CLOSING:
         return _DECODER.raw_decode(text, at)
-    try:
-        value, length = _DECODER.raw_decode(text[at : at + _PIECE])
-    except JSONDecodeError:  # it is longer, or not JSON, which shows in its parts
-        return _read_object(text, at, depth) if kind == "{" else _read_list(text, at, depth)
-    return value, at + length
+    for size in (_PIECE // 16, _PIECE):
+        if len(text) - at <= size:
+            return _DECODER.raw_decode(text, at)
+        try:
+            value, length = _DECODER.raw_decode(text[at : at + size])
+        except JSONDecodeError:  # it is longer, or not JSON, which shows in its parts
+            continue
+        return value, at + length
+    return _read_long(text, at, 0)
 
 
-def _read_object(text: str, at: int, depth: int) -> tuple[dict[str, Any], int]:
-    found: dict[str, Any] = {}
-    at = _skip(text, at + 1)
-    is_over = text.startswith("}", at)
+def _read_long(text: str, at: int, depth: int) -> tuple[Any, int]:
+    """A list or an object: as many of its parts at once as a piece holds, and those that are longer in pieces too."""
+    kind = text[at]
+    found: Any = [] if kind == "[" else {}
+    add, at, is_first, is_over = found.extend if kind == "[" else found.update, at + 1, True, False
     while not is_over:
+        part, end, is_over = _parts_at(text, at, kind) or _long_part(text, at, kind, depth)
+        if not part and not (is_first and is_over):
+            raise JSONDecodeError("Expecting value", text, at)
+        add(part)
+        at, is_first = end, False
+    return found, at
+
+
+def _parts_at(text: str, at: int, kind: str) -> tuple[Any, int, bool] | None:
+    """The parts of a list or an object that end in the next piece, if any; where it goes on, and whether it is over."""
+    window = text[at : at + _PIECE - 2]
+    cut = _last_comma(window)
+    # What a list is cut at does not matter: only whole parts are JSON again with the brackets around them.
+    for ending in ([window[:cut] + _CLOSING[kind]] if cut else []) + [window]:
+        try:
+            part, length = _DECODER.raw_decode(kind + ending)
+        except JSONDecodeError:
+            continue
+        is_over = ending is window or length <= cut + 1
+        return part, at + (length - 1 if is_over else cut + 1), is_over
+    return None
+
+
+def _last_comma(window: str) -> int:
+    """Where the last comma between two parts of a list or an object is, if the window begins with a part of it."""
+    strings = window.replace("\\\\", "__").replace('\\"', "__").split('"')
+    strings[1::2] = ["_" * len(one) for one in strings[1::2]]
+    flat = '"'.join(strings)
+    depth = flat.count("[") + flat.count("{") - flat.count("]") - flat.count("}")
+    backwards, at = flat[::-1], 0
+    while found := (_BRACKET if depth else _STOP).match(backwards, at):
+        at = found.end()
+        if found[1] == ",":
+            return len(flat) - at
+        depth += 1 if found[1] in "]}" else -1
+    return 0
+
+
+def _long_part(text: str, at: int, kind: str, depth: int) -> tuple[Any, int, bool]:
+    """One part of a list or an object, where the next one begins, and whether there is none."""
+    at, name = _skip(text, at), None
+    if kind == "{":
         if not text.startswith('"', at):
             raise JSONDecodeError("Expecting property name enclosed in double quotes", text, at)
         name, at = _DECODER.raw_decode(text, at)
         at = _skip(text, _behind(text, _skip(text, at), ":"))
-        found[name], at = _read(text, at, depth + 1)
-        at = _skip(text, at)
-        is_over = text.startswith("}", at)
-        at = at if is_over else _skip(text, _behind(text, at, ","))
-    return found, at + 1
-
-
-def _read_list(text: str, at: int, depth: int) -> tuple[list[Any], int]:
-    found: list[Any] = []
-    at = _skip(text, at + 1)
-    is_over = text.startswith("]", at)
-    while not is_over:
-        value, at = _read(text, at, depth + 1)
-        found.append(value)
-        at = _skip(text, at)
-        is_over = text.startswith("]", at)
-        at = at if is_over else _skip(text, _behind(text, at, ","))
-    return found, at + 1
+    is_deep = depth + 1 == _DEEP or text[at : at + 1] not in _CLOSING
+    value, at = _DECODER.raw_decode(text, at) if is_deep else _read_long(text, at, depth + 1)
+    at = _skip(text, at)
+    is_over = text.startswith(_CLOSING[kind], at)
+    return ([value] if kind == "[" else {name: value}), at + 1 if is_over else _behind(text, at, ","), is_over
 
 
 def _behind(text: str, at: int, sign: str) -> int:
