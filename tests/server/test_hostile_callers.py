@@ -570,6 +570,32 @@ async def test_nor_is_a_body_waited_for_after_the_answer() -> None:
                 await caller.receive()
 
 
+async def test_a_body_that_comes_after_its_answer_leaves_the_connection_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as after any other request, and not only until the deadline for the rest of the body."""
+    made, connect = list[TimedProtocol](), TimedProtocol.connection_made
+
+    def connected(self: TimedProtocol, transport: Any) -> None:
+        made.append(self)
+        connect(self, transport)
+
+    async def app(scope: Any, _receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"2")]})
+            await send({"type": "http.response.body", "body": b"no"})
+
+    monkeypatch.setattr(TimedProtocol, "connection_made", connected)
+    async with listening_for(LONG, app) as port, await anyio.connect_tcp("127.0.0.1", port) as caller:
+        for _ in range(2):
+            await caller.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n12345")
+            while not (await caller.receive()).endswith(b"no"):
+                pass
+            await caller.send(b"67890")
+            with anyio.fail_after(60):
+                while made[0]._waiting is not None:  # noqa: ASYNC110 - nothing says when a timer stops
+                    await anyio.sleep(0.001)
+            assert made[0].timeout_keep_alive_task is not None
+
+
 async def test_a_header_does_not_say_who_calls(tmp_path: Path) -> None:
     """Who may choose their address has a rate limit of their own for each."""
     seen: list[str] = []

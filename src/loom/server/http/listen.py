@@ -12,6 +12,7 @@ from loom.errors import MissingExtra
 from loom.server.http.guard import App
 
 try:
+    import h11
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol
 except ImportError as error:
@@ -85,6 +86,8 @@ class TimedProtocol(H11Protocol):
 
     head_seconds: float = HEAD_SECONDS
     _waiting: asyncio.TimerHandle | None = None
+    _has_rest = False
+    """Whether a request was answered before all of its body came."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A caller has connected."""
@@ -98,7 +101,10 @@ class TimedProtocol(H11Protocol):
         before: Any = self.cycle  # None until the first request
         super().data_received(data)
         if self.cycle is not before:
+            self._has_rest = False
             self._stop()
+        elif self._has_rest:
+            self._look_for_end()
         elif self._waiting is None and before is not None and before.response_complete:
             self._wait()  # the beginning of another request
 
@@ -106,7 +112,20 @@ class TimedProtocol(H11Protocol):
         """The answer was sent, maybe before the whole body came: what is left of it has a deadline too."""
         super().on_response_complete()
         if self.cycle.more_body and not self.transport.is_closing():
+            self._has_rest = True
             self._wait()
+
+    def _look_for_end(self) -> None:
+        """Where the rest of a body is over, wait for the next request as after any other answer."""
+        if self.conn.their_state is not h11.IDLE:
+            return
+        self._has_rest = False
+        self._stop()
+        if self.conn.trailing_data[0]:  # the beginning of another request
+            self._wait()
+        else:
+            idle = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+            self.timeout_keep_alive_task = idle
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is over."""
