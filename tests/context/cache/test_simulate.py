@@ -138,7 +138,7 @@ def test_below_the_minimum_nothing_is_cached(rules: CacheRules) -> None:
 def test_a_fifth_marker_is_refused_and_the_request_named() -> None:
     good = prompt(*(text(n, 1000, marker="5m") for n in "abcd"))
     bad = prompt(*(text(n, 1000, marker="5m") for n in "abcde"))
-    with pytest.raises(UsageError, match=r"request 1 .* 5 cache markers .* takes 4"):
+    with pytest.raises(UsageError, match=r"request 2 .* 5 cache markers .* takes 4"):
         replay([good, bad], LOOKBACK)
 
 
@@ -150,7 +150,7 @@ def test_the_automatic_breakpoint_takes_the_place_of_a_marker() -> None:
 
 
 def test_an_unknown_lifetime_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"request 0 .* '2h'; use one of 5m, 1h"):
+    with pytest.raises(UsageError, match=r"request 1 .* '2h'; use one of 5m, 1h"):
         replay([prompt(text("a", 2000, marker="2h"))], LOOKBACK)
 
 

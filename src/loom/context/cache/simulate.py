@@ -536,7 +536,7 @@ def _next_step(cache: PrefixCache, number: int, chain: PrefixChain, rules: Cache
         found = cache.read(chain)
         written = cache.write(chain)
     except UsageError as error:
-        raise UsageError(f"request {number} would be refused: {error}") from error
+        raise UsageError(f"request {number + 1} would be refused: {error}") from error
     return step_of(chain.tokens, found, written, rules)
 
 
@@ -569,7 +569,7 @@ def _check_lifetimes(number: int, prompt: PrefixChain, rules: CacheRules) -> Non
     for place, ttl in markers:
         if ttl not in rules.ttls:
             raise UsageError(
-                f"request {number} would be refused: {place} asks for the lifetime {ttl!r}; "
+                f"request {number + 1} would be refused: {place} asks for the lifetime {ttl!r}; "
                 f"use one of {', '.join(rules.ttls)}"
             )
 
