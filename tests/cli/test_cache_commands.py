@@ -314,7 +314,7 @@ def test_audit(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("read", "says"), [(0, "The requests are recorded: `loom cache simulate`"), (2_400, "never lost")]
+    ("read", "says"), [(0, "The requests are recorded: where they begin alike"), (2_400, "never lost")]
 )
 def test_audit_of_a_cache_that_was_never_read(tmp_path, read, says):
     usage = {"input_tokens": 30, "cache_creation_input_tokens": 2_400, "cache_read_input_tokens": read}

@@ -109,12 +109,14 @@ def without_collapse(audit: Audit) -> str:
         return "The cache was never lost."
     if any(session.program == "requests" for session in audit.sessions):
         return (
-            "Nothing was ever read from the cache, so nothing could be lost. The requests are recorded: `loom cache "
-            "simulate` on the same files says why, and what to change."
+            "Nothing was ever read from the cache, so nothing could be lost. The requests are recorded: where they "
+            "begin alike, `loom cache simulate` on the same files says what to change. Requests that have nothing in "
+            "common cannot read from each other."
         )
     return (
         "Nothing was ever read from the cache, so nothing could be lost. Either no part is marked to be cached, or the "
-        "prompt begins anew in every request: record the requests, and `loom cache simulate` says which and why."
+        "prompt begins anew in every request: record the requests, and `loom cache simulate` says what is marked, and "
+        "where requests that begin alike part."
     )
 
 
