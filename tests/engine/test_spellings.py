@@ -72,11 +72,12 @@ def test_options_of_a_url_are_corrected_and_not_repeated() -> None:
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        ("antropic:claude-sonnet-5", "did you mean 'anthropic'?"),
+        ("antropic:claude-sonnet-5", "did you mean 'anthropic:claude-sonnet-5'?"),
+        ("anthropic:", "name one of its models: anthropic:MODEL"),
         ("claude-sonnet-5", "did you mean 'anthropic:claude-sonnet-5'?"),
         ("gpt-5", "did you mean 'openai:gpt-5'?"),
         ("anthropic/claude-sonnet-5", "did you mean 'anthropic:claude-sonnet-5'?"),
-        ("google:gemini-3", "did you mean 'gemini'?"),
+        ("google:gemini-3", "did you mean 'gemini:gemini-3'?"),
         ("openai", "name one of its models: openai:MODEL"),
         ("./models/qwen.gguf", "did you mean 'local:./models/qwen.gguf'?"),
     ],

@@ -41,11 +41,17 @@ def read_time(text: str | None, what: str) -> datetime | None:
 
 def did_you_mean(word: str, known: Iterable[str], *, alike: float = 0.6) -> str:
     """A hint for the end of an error: the known name that is almost this word; empty where there is none."""
+    found = nearest(word, known, alike=alike)
+    return "" if found is None else f"; did you mean {found!r}?"
+
+
+def nearest(word: str, known: Iterable[str], *, alike: float = 0.6) -> str | None:
+    """The known name that is almost this word, if any."""
     from difflib import get_close_matches  # noqa: PLC0415  (only where something was misspelt)
 
     lower = {name.lower(): name for name in known}
     found = get_close_matches(word.lower(), lower, n=1, cutoff=alike)
-    return f"; did you mean {lower[found[0]]!r}?" if found else ""
+    return lower[found[0]] if found else None
 
 
 def is_plain(value: str) -> bool:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
-from loom.core.checks import did_you_mean
+from loom.core.checks import did_you_mean, nearest
 from loom.core.clock import Clock
 from loom.core.record import Layer
 from loom.engine.urls import (
@@ -311,9 +311,10 @@ def _model_hint(model: str) -> str:
         if provider in MODELS:  # as LiteLLM writes it
             return f"; did you mean '{provider}:{id}'?"
         words = {"google": "gemini", "claude": "anthropic", "azure": "compatible", "llama": "llamacpp"}
-        return f"; did you mean {words[provider]!r}?" if provider in words else did_you_mean(provider, MODELS)
-    if model in MODELS:
-        return f"; name one of its models: {model}:MODEL"
+        meant = words.get(provider) or nearest(provider, MODELS)
+        return f"; did you mean '{meant}:{id}'?" if meant else ""
+    if provider in MODELS:
+        return f"; name one of its models: {provider}:MODEL"
     family = _FAMILIES.get(model.partition("-")[0].lower())
     return f"; did you mean '{family}:{model}'?" if family else did_you_mean(model, MODELS)
 
