@@ -26,7 +26,7 @@ from loom.core.scope import Scope
 from loom.engine.urls import without_secrets
 from loom.errors import StoreError
 from loom.server.http.app import create_app
-from loom.server.http.guard import LONGEST_NUMBER, Counts, Gate, Limits
+from loom.server.http.guard import LONGEST_NUMBER, Counts, Gate, Limits, _ValueCount
 from loom.server.http.listen import TimedProtocol, http_server
 from loom.server.http.shapes import DocumentsIn, MemoriesIn, RecallIn
 from loom.server.mcp import MemoryTools
@@ -155,7 +155,7 @@ _JSON = {"Content-Type": "application/json", "Accept": "application/json, text/e
     "body",
     [
         b'{"items":[{"text":"x","attributes":{' + b",".join(b'"%d":1' % n for n in range(110_000)) + b"}}]}",
-        b'{"items":[' + b"{}," * 60_000 + b"{}]}",
+        b'{"items":[' + b"{}," * 110_000 + b"{}]}",
         b'["\\\\",' + b'"\\",",' * 100_000 + b"1]",
         b"[" * 100_001,
         ("[" + '"\\"",' * 100_000 + "1]").encode("utf-16"),
@@ -341,7 +341,7 @@ _WORDS = st.text(st.sampled_from('a\\",[{ \n\u2c2c\u5c22'), max_size=6)
 @given(
     value=st.recursive(
         st.none() | st.integers() | _WORDS,
-        lambda inner: st.lists(inner, min_size=1) | st.dictionaries(_WORDS, inner, min_size=1),
+        lambda inner: st.lists(inner) | st.dictionaries(_WORDS, inner),
     ),
     size=st.integers(1, 9),
     encoding=st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf-32"]),
@@ -373,6 +373,15 @@ async def test_no_encoding_hides_a_value(value: Any, size: int, encoding: str, *
     assert await status(count - 1) == 413
     if encoding.startswith("utf-8"):
         assert await status(count) == 200
+
+
+@pytest.mark.parametrize("body", ["[[], {}, [ ], {\n}]", '[["[]"], "[]", [""]]', "[[[[]]]]", '{"[]": {}}'])
+@pytest.mark.parametrize("size", [1, 2, 1_000])
+def test_an_empty_list_is_one_value(body: str, size: int) -> None:
+    found = _ValueCount()
+    for start in range(0, len(body), size):
+        found.add(body[start : start + size].encode())
+    assert found.count == _values(json.loads(body))
 
 
 async def test_more_attributes_than_a_record_has_are_refused() -> None:

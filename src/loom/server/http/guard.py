@@ -96,7 +96,7 @@ def refusal_of(error: LoomError) -> Refusal:
     return Refusal(status, name, message, advice)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Limits:
     """What one request, and one caller, may use."""
 
@@ -396,15 +396,15 @@ _PIECE: Final = 1 << 16
 class _ValueCount:
     """How many values a JSON text has at the most, counted as it arrives and without reading it.
 
-    Every value but the first stands behind a comma or the beginning of a list or an object. Those inside strings do not
-    count: prose is full of commas. Where the text turns out not to be JSON, what was counted up to there is all that a
-    parser would make of it.
+    Every value but the first stands behind a comma or the beginning of a list or an object that is not empty. Those
+    inside strings do not count: prose is full of commas. Where the text turns out not to be JSON, what was counted until
+    then is all that a parser would make of it.
     """
 
     def __init__(self) -> None:
         self.count = 1
         self.has_long_number = False
-        self._digits = b""
+        self._before = b""
         self._in_string = self._is_wide = False
         self._escape = b""
 
@@ -413,17 +413,19 @@ class _ValueCount:
         # No JSON in UTF-8 has a NUL. In UTF-16 and UTF-32, which parsers take as well, quotes are not looked for.
         self._is_wide = self._is_wide or b"\0" in piece
         outside = piece if self._is_wide else self._without_strings(self._escape + piece)
-        self.count += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
-        digits = self._digits + outside.translate(_AS_ZEROS)
-        self.has_long_number = self.has_long_number or _LONG_NUMBER in digits
-        self._digits = digits[len(digits.rstrip(b"0")) :][:LONGEST_NUMBER]
+        flat = self._before + outside.translate(_AS_ZEROS, b" \t\n\r")
+        self.has_long_number = self.has_long_number or _LONG_NUMBER in flat
+        # What follows a digit or an opening bracket says what it is: a longer number, an empty list.
+        end = len(flat.rstrip(b"0")) - flat.endswith((b"[", b"{"))
+        self._before, flat = flat[end:][:LONGEST_NUMBER], flat[:end]
+        self.count += flat.count(b",") + flat.count(b"[") + flat.count(b"{") - flat.count(b"[]") - flat.count(b"{}")
 
     def _without_strings(self, text: bytes) -> bytes:
         is_cut = (len(text) - len(text.rstrip(b"\\"))) % 2 == 1  # between a backslash and what it escapes
         text, self._escape = (text[:-1], b"\\") if is_cut else (text, b"")
         parts = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
         first, self._in_string = int(self._in_string), self._in_string != (len(parts) % 2 == 0)
-        return b" ".join(parts[first::2])
+        return b'"' * first + b'"'.join(parts[first::2])
 
 
 async def _answer(send: Send, refusal: Refusal) -> None:
