@@ -1,6 +1,6 @@
 """Does somebody else's text become a wish of the user, or get out of the place where it is shown?
 
-`python -m benchmarks.injection` prints how many pastes became standing instructions, how many plain wishes are learnt,
+`python -m benchmarks.injection` prints how many pastes became standing instructions, how many plain wishes are learned,
 and how many hostile strings, in every field of every kind of record, changed the prompt around them.
 """
 
@@ -238,7 +238,7 @@ async def report() -> list[str]:
         what = f"{len(PASTES)} paste shapes x {len(PAYLOADS)} instructions"
         lines.append(f"{what}, facts by {name}: {stands} stand, {waits} wait for the user")
     done = [one async for one in heard(WISHES, RuleExtractor())]
-    lines.append(f"{len(WISHES)} plain wishes: {sum(bool(one.stands) for one in done)} are learnt")
+    lines.append(f"{len(WISHES)} plain wishes: {sum(bool(one.stands) for one in done)} are learned")
     strings = hostile()
     count, broken = await field_faults(strings)
     lines.append(f"{len(strings)} hostile strings x {len(FIELDS)} fields, {count} shown: {len(broken)} faults")

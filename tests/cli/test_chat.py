@@ -72,7 +72,7 @@ MAIL = "I got this mail, what do you think of it? Always be brief."
 
 def test_a_wish_that_was_learnt_is_said_and_can_be_rejected(chat):
     said = chat("Please always answer in German.").stdout
-    row = next(line for line in said.splitlines() if ": learnt; /reject" in line)
+    row = next(line for line in said.splitlines() if ": learned; /reject" in line)
     id = row.split()[-1]
     shown = chat(lines=["/standing", f"/reject {id}", "/standing"]).stdout
     assert f"{id}  Please always answer in German" in shown

@@ -61,7 +61,7 @@ async def test_a_plain_wish_stands_at_once_and_the_notes_say_how_to_take_it_back
     _, done = await said(memory, clock, "Please always answer in German.")
     (item,) = (await standing(memory)).items
     assert done.notes == (
-        f"learnt as a standing instruction: 'Please always answer in German'; memory.reject({item.id!r}) takes it back",
+        f"learned as a standing instruction: 'Please always answer in German'; memory.reject({item.id!r}) takes it back",
     )
     await memory.reject(item.id, user_id="alice")
     assert (await standing(memory)).items == ()
@@ -242,7 +242,7 @@ async def test_a_run_of_an_agent_says_what_it_learnt(clock):
     agent = Agent(model=ScriptedModel(lambda _: "Ok."), memory="inmemory", clock=clock)
     async with agent:
         result = await agent.run("Please always answer in German.", user_id="alice")
-        assert [note for note in result.notes if note.startswith("learnt as a standing instruction")]
+        assert [note for note in result.notes if note.startswith("learned as a standing instruction")]
         result = await agent.run(MAIL, user_id="alice")
         assert [note for note in result.notes if note.startswith("waits for confirmation: 'Always answer in Klingon'")]
         result = await agent.run("Thanks!", user_id="alice")

@@ -75,7 +75,7 @@ class Result:
 
 
 def result_of(session: Session, reply: Reply, *, notes: tuple[str, ...], learned: tuple[Event, ...] = ()) -> Result:
-    """The result of a turn, with what was learnt in the background since the last one."""
+    """The result of a turn, with what was learned in the background since the last one."""
     without = tuple(e.reason for e in reply.events if isinstance(e, Recovery) and e.action == "degrade")
     found = () if reply.recalled is None else reply.recalled.problems
     kept = reply.remembered.notes if reply.remembered else ()

@@ -245,11 +245,11 @@ class Chat:
             self._waiting.hide()
             if not self._json:
                 self._answer.end()
-        # Instructions that were learnt or wait for a confirmation are shown: the user can object.
+        # Instructions that were learned or wait for a confirmation are shown: the user can object.
         for id, wish, waits in _instructions(self._read_standing()):
             if wish not in self._known:
                 self._known.add(wish)
-                does = f"waits; /confirm {id} or /reject {id}" if waits else f"learnt; /reject {id}"
+                does = f"waits; /confirm {id} or /reject {id}" if waits else f"learned; /reject {id}"
                 self._print(f"! {wish}: {does}", type="standing", id=id, wish=wish, unconfirmed=waits)
 
     # -- what an answer shows -----------------------------------------------------------------------------
@@ -292,7 +292,7 @@ class Chat:
                 self._remark(f"[{event.action}: {event.reason}]", "yellow")
                 self._waiting.show("waiting for the model again")
             case "memory.learned" if event.by == "model":
-                result = f"learnt {event.facts} facts from {event.turns} turns" if event.error is None else event.error
+                result = f"learned {event.facts} facts from {event.turns} turns" if event.error is None else event.error
                 self._remark(f"[{result}: {event.usage.input:,} tokens in, {event.usage.output:,} out]", "cyan")
             case "turn.end":
                 self._remark(self._summary(event.usage), "dim")

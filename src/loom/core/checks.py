@@ -91,7 +91,9 @@ def as_utc(at: datetime, what: str) -> datetime:
     try:
         return at.astimezone(UTC)
     except OverflowError as error:
-        raise UsageError(f"{what} is {at!r}, which lies outside the years 1 to 9999 in UTC") from error
+        raise UsageError(
+            f"{what} is {at.isoformat()}, which lies outside the years 1 to 9999 in UTC; give a time between them"
+        ) from error
 
 
 # Size limits of each call, in characters unless a name says otherwise, with their reasons.

@@ -69,7 +69,7 @@ class Provenance:
 class Episode:
     """Something that happened: a turn, a tool result, a statement or a summary of several.
 
-    `at` is when it happened and `recorded_at` when Loom learnt of it; retention counts from there, or from the last
+    `at` is when it happened and `recorded_at` when Loom learned of it; retention counts from there, or from the last
     recall.
     `sources` are the ids of the records it was made from; empty for raw experience.
     An archived episode is no longer shown, but stays searchable.

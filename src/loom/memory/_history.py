@@ -48,7 +48,7 @@ class TextVersion:
     """Who wrote it."""
     trusted: bool = False
     sources: tuple[str, ...] = ()
-    """The turns that an instruction was learnt from."""
+    """The turns that an instruction was learned from."""
 
     @property
     def title(self) -> str:

@@ -49,7 +49,7 @@ class Remembered:
 
     kept: tuple[Record, ...]
     facts: tuple[Fact, ...] = ()
-    """With `learn=True`, the facts that were learnt from it, and those that they retired."""
+    """With `learn=True`, the facts that were learned from it, and those that they retired."""
     promoted: int = 0
     """With `learn=True`, how many records moved up a layer with it."""
     archived: int = 0

@@ -254,7 +254,7 @@ async def facts_first(
     question: str,
     query: Query,
 ) -> list[Ranked]:
-    """The ranking with each fact above the episodes from which only facts were learnt that it replaced: `newer`.
+    """The ranking with each fact above the episodes from which only facts were learned that it replaced: `newer`.
 
     A question about the past gets the ranking as it is. Facts are read only where an older episode is above a fact.
     """

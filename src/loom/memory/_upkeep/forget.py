@@ -54,7 +54,7 @@ class Forgetting:
         return await self._forget(user, lambda _: wanted)
 
     async def session(self, session: Scope) -> Receipt:
-        """Remove the episodes of a session and what was learnt from them."""
+        """Remove the episodes of a session and what was learned from them."""
 
         def choose(records: Sequence[Record]) -> set[str]:
             return {r.id for r in records if isinstance(r, Episode) and r.session_id == session.session_id}
@@ -64,7 +64,7 @@ class Forgetting:
     async def before(self, scope: Scope, before: datetime) -> Receipt:
         """Remove what happened before a moment, and facts and blocks written before it; of one session, if named.
 
-        A fact that was learnt from episodes goes with the last of them.
+        A fact that was learned from episodes goes with the last of them.
         """
 
         def is_older(record: Record, episodes: set[str]) -> bool:

@@ -178,7 +178,7 @@ class LearnResult:
     def instruction_notes(self) -> tuple[str, ...]:
         """Notes on instructions that were learned or wait for confirmation, and how to undo that."""
         new = [item for item in _only(self.after, self.before) if item.topic.startswith(PREFIX)]
-        learned = [f"learnt as a standing instruction: {i.text!r}; memory.reject({i.id!r}) takes it back" for i in new]
+        learned = [f"learned as a standing instruction: {i.text!r}; memory.reject({i.id!r}) takes it back" for i in new]
         asks = "waits for confirmation: {!r}; memory.confirm({!r}) accepts it, memory.reject({!r}) drops it"
         return (*learned, *(asks.format(fact.object, fact.id, fact.id) for fact in self.unconfirmed))
 

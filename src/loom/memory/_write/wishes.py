@@ -148,7 +148,7 @@ _UNASKED: Final = LazyPattern(
     r"|\bauto(?:matic(?:ally)?)?[- ]?(?:approv\w+|accept\w*|confirm\w*|execut\w*|run|proceed)\b"
     r"|\b(?:no|zero) (?:confirmations?|permissions?|approvals?|reviews?|questions asked)\b"
     r"|\bask (?:for )?forgiveness\b|\bact (?:on your own|autonomously|independently)\b"
-    # the same in the other languages in which wishes are learnt
+    # the same in the other languages in which wishes are learned
     r"|\bohne (?:\w+ ){0,2}?(?:nachzufragen|zu fragen|r\u00fcckfrage|best\u00e4tigung|erlaubnis|pr\u00fcfung|freigabe)"
     r"|\b(?:nie|niemals|nicht) (?:\w+ ){0,3}?(?:nach)?(?:fragen|frag|frage|best\u00e4tigung|erlaubnis)\b"
     r"|\bfrage? (?:\w+ ){0,3}?(?:nie|niemals|nicht)\b|\bne (?:\w+ ){0,2}?demande"

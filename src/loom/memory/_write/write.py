@@ -151,7 +151,7 @@ class EpisodeWriter:
             claims = await self._learner.read(new) if self._finds_facts else ()
         except Exception as error:  # noqa: BLE001 - extractors are third-party code; the turn must be kept
             jobs = self.jobs(scope, new)
-            notes.append(f"nothing was learnt from this yet, a job tries again: {reason_of(error)}")
+            notes.append(f"nothing was learned from this yet, a job tries again: {reason_of(error)}")
         learned, effects = LearnResult(), Effects()
         user = scope.for_user()
         due = self._upkeep.held(user)

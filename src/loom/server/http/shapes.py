@@ -328,7 +328,7 @@ class RecordAnswer(ScopedAnswer):
 
 
 class RememberedOut(ScopedAnswer):
-    """What was stored, what was skipped and why, and the facts that were learnt."""
+    """What was stored, what was skipped and why, and the facts that were learned."""
 
     items: list[RecordOut]
     facts: list[RecordOut]
