@@ -259,7 +259,7 @@ def test_input_that_is_not_text_does_not_end_the_chat(chat, tmp_path):
         (["hi", "--context", "512", "--model", "anthropic:claude-sonnet-5"], "--context: for models on this machine"),
         (["hi", "--model", "local:./none.gguf", "--threads", "2"], "none.gguf"),
         (["hi", "--memory", "sqlite:///bot.db"], "write sqlite:./bot.db for a file in this folder"),
-        (["hi", "--model", "antropic:claude-sonnet-5"], "did you mean 'anthropic'?"),
+        (["hi", "--model", "antropic:claude-sonnet-5"], "did you mean 'anthropic:claude-sonnet-5'?"),
         (["x" * 100_000 * 11], "at most 1,000,000 are taken"),
     ],
 )

@@ -397,8 +397,8 @@ class _ValueCount:
     """How many values a JSON text has at the most, counted as it arrives and without reading it.
 
     Every value but the first stands behind a comma or the beginning of a list or an object that is not empty. Those
-    inside strings do not count: prose is full of commas. Where the text turns out not to be JSON, what was counted until
-    then is all that a parser would make of it.
+    inside strings do not count: prose is full of commas. Where the text turns out not to be JSON, what was counted
+    until then is all that a parser would make of it.
     """
 
     def __init__(self) -> None:
