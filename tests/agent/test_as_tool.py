@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
-from loom import Agent, FileCheckpointStore, Session, get_run_context, open_memory, tool
+from loom import Agent, FileCheckpointStore, MemoryCheckpointStore, Session, get_run_context, open_memory, tool
 from loom.core.message import Message, ToolCallPart, ToolResultPart
 from loom.errors import NotFound, UsageError
 from loom.protocols.model import ModelRequest
@@ -196,6 +199,55 @@ async def test_a_turn_that_a_crash_cut_goes_on_in_another_process(tmp_path: Path
         assert [r.text for r in result.remembered.kept] == ["Do it; I live in Lisbon.", "Done."]
         with pytest.raises(UsageError, match="has nothing to resume: its last turn is complete"):
             await other.resume(user_id="ann", session_id="s")
+
+
+async def test_a_tool_that_a_killed_process_had_begun_is_told_and_not_run_again(tmp_path: Path) -> None:
+    program = """
+import sys, time
+from loom import Agent, ToolCallPart, tool
+from loom.testing import ScriptedModel
+
+@tool
+def pay() -> str:
+    '''Pay.'''
+    print("paid", flush=True)
+    time.sleep(600)
+    return "paid"
+
+model = ScriptedModel([ToolCallPart("c", "pay", {})])
+Agent(model=model, tools=[pay], memory=sys.argv[1], facts=None).run_sync("Pay.", session_id="s")
+"""
+    url = f"sqlite:{tmp_path / 'bot.db'}"
+    async with await anyio.open_process([sys.executable, "-c", program, url], stderr=None) as process:
+        assert process.stdout is not None
+        assert await process.stdout.receive()  # it is inside the tool now
+        process.kill()
+    model = ScriptedModel(["I do not know whether it was paid."])
+    async with Agent(model=model, tools=[step], memory=url, facts=None) as agent:
+        result = await agent.resume(session_id="s")
+        assert (result.text, result.turn) == ("I do not know whether it was paid.", 1)
+        assert "interrupted before this call answered" in result_text(model)
+
+
+async def test_a_turn_that_was_cancelled_in_a_tool_goes_on_in_another_agent() -> None:
+    begun, store = anyio.Event(), MemoryCheckpointStore()
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        begun.set()
+        await anyio.sleep_forever()
+        return "never"
+
+    agent = Agent(model=ScriptedModel([ToolCallPart("c", "pay", {})]), tools=[pay], checkpoints=store)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(agent.run, "Pay.", session_id="s"))
+        await begun.wait()
+        tasks.cancel_scope.cancel()
+    model = ScriptedModel(["I do not know whether it was paid."])
+    result = await Agent(model=model, tools=[pay], checkpoints=store).resume(session_id="s")
+    assert result.text == "I do not know whether it was paid."
+    assert "interrupted before this call answered" in result_text(model)
 
 
 async def test_a_call_that_was_interrupted_is_told_and_not_made_again() -> None:

@@ -53,7 +53,7 @@ async def test_6_a_chat_without_tools_and_the_final_answer_are_saved_and_turns_c
     await session.send("no tools")
     await session.send("with tools")
     saved = await store.list(session.scope)
-    assert [c.turn for c in saved] == [2, 1, 1], "two turns, the second saved after its tools as well"
+    assert [c.turn for c in saved] == [2, 1, 1, 1], "two turns, the second saved before and after its tools as well"
     records = await session.requests()
     assert len(await store.history(session.scope, saved[0].id)) == len(session.log) + len(records) == 6 + 3
     assert saved[0].usage == session.usage

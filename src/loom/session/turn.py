@@ -396,6 +396,8 @@ class TurnRun:
         parts, calls, output = self._parts, response.tool_calls, self._spec.output
         if calls:
             refused = self._refused(response)
+            if len(refused) < len(calls):  # whoever goes on after a crash in a tool has to know that it was called
+                await parts.saver.save(self._history)
             results = self._history.append(await parts.tools.run(calls, refused, run=self._spec.run, payer=self))
             if parts.long_results is not None:
                 await parts.long_results.shorten(results)
