@@ -87,7 +87,7 @@ async def test_a_turn_that_failed_midway_is_not_the_end_of_a_turn() -> None:
         await session.send("second")
     assert len(session.messages) == 5  # what the model has answered stays
     await session.checkpoint()
-    assert [c.unfinished for c in await session.checkpoints()] == [True, True, False]
+    assert [c.unfinished for c in await session.checkpoints()] == [True, True, True, False]
     again = Session(model=model, checkpoints=store, session_id=session.id)
     await again.restore()
     assert len(again.messages) == 5
@@ -328,3 +328,46 @@ async def test_a_fork_is_stamped_with_the_clock_of_its_session() -> None:
     forked = await store.load((await session.fork()).scope)
     assert forked is not None
     assert forked.at == clock.now()
+
+
+# -- tools that end in odd ways -------------------------------------------------------------------------------
+
+
+class AwaitsWhatWasCancelled(Look):
+    """A tool that awaits a task of its own, which somebody cancelled."""
+
+    spec = ToolSpec("odd", "Odd.", {"type": "object"})
+
+    async def run(self, input: Any) -> Any:
+        task = asyncio.create_task(asyncio.Event().wait())
+        await asyncio.sleep(0)
+        task.cancel()
+        return await task
+
+
+class Slow(Look):
+    """A tool that answers after the others have ended."""
+
+    async def run(self, input: Any) -> Any:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return "seen"
+
+
+async def test_a_tool_that_awaits_a_cancelled_task_does_not_stop_the_tools_beside_it() -> None:
+    model = ScriptedModel([(ToolCallPart("c0", "odd", {}), CALL), "done"])
+    session = Session(model=model, tools=[AwaitsWhatWasCancelled(), Slow()])
+    assert (await session.send("look")).text == "done"
+    odd, slow = model.requests[-1].messages[-1].parts
+    assert (odd.is_error, slow.is_error) == (True, False)  # pyright: ignore[reportAttributeAccessIssue]
+    assert "cancelled before it answered" in str(odd)
+
+
+async def test_a_tool_may_fail_with_an_error_that_is_not_utf_8() -> None:
+    class Missing(Look):
+        async def run(self, input: Any) -> Any:
+            raise FileNotFoundError("caf\udce9.txt")
+
+    model = ScriptedModel([CALL, "done"])
+    assert (await Session(model=model, tools=[Missing()]).send("look")).text == "done"
+    assert "FileNotFoundError: caf\ufffd.txt" in str(model.requests[-1].messages[-1])

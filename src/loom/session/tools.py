@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import isawaitable, iscoroutinefunction
 from logging import getLogger
+from math import inf
 from typing import Any, Final, Protocol
 
-from anyio import create_task_group, to_thread
+from anyio import create_task_group, current_effective_deadline, get_cancelled_exc_class, to_thread
 
 from loom.context.context import Context
 from loom.context.entry import MessageEntry, StringEntry
@@ -21,7 +22,16 @@ from loom.context.skills import (
     create_skills_fragment,
     tool_refusal,
 )
-from loom.core.checks import MAX_TEXT, MAX_TOOL_INPUT, MAX_TOOL_NAME, MAX_VALUE, chars_in, check_length, shortened
+from loom.core.checks import (
+    MAX_TEXT,
+    MAX_TOOL_INPUT,
+    MAX_TOOL_NAME,
+    MAX_VALUE,
+    chars_in,
+    check_length,
+    join_surrogates,
+    shortened,
+)
 from loom.core.clock import Clock
 from loom.core.log import LoggedMessage, Replacement, Shown, ToolEnd, ToolRefused, ToolStart
 from loom.core.message import JSON, ContentPart, Message, Part, TextPart, ToolCallPart, ToolResultPart, ToolSpec
@@ -101,7 +111,11 @@ class Toolbox:
             try:
                 with within_run(run), _paid_by(payer):
                     result = await self._answer(call, refused.get(call.id), MAX_TEXT // len(calls))
-            finally:  # a tool that awaits a task which was cancelled ends like this, and nothing else does
+            except get_cancelled_exc_class():
+                # A tool that awaits a task which was cancelled ends like this, too. It must not stop the others.
+                if current_effective_deadline() == -inf:
+                    raise
+            finally:
                 results[call.id] = result
                 spent = round((self._clock.monotonic() - began) * 1000)
                 texts = [part.text for part in result.content if isinstance(part, TextPart)]
@@ -173,6 +187,7 @@ def _content(output: ToolOutput, most: int) -> tuple[ContentPart, ...]:
 
 
 def _failed(call: ToolCallPart, reason: str) -> ToolResultPart:
+    reason = join_surrogates(reason)  # an error may name a file whose name is not UTF-8
     return ToolResultPart(call.id, (TextPart(reason),), is_error=True)
 
 
