@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -130,6 +131,19 @@ async def test_a_call_that_was_cut_off_is_not_run() -> None:
     assert (await session.send("go")).text == "ok"
     assert echo.calls == []
     assert "cut off" in str(session.messages[2])
+
+
+@pytest.mark.parametrize("name", ["functions.echo", "multi_tool_use.parallel", "", "e" * 300])
+async def test_a_call_by_a_name_that_no_provider_takes_back_is_kept_under_one_that_they_take(name: str) -> None:
+    echo = Echo()
+    model = ScriptedModel([call("a", name=name), "ok"], name="anthropic:claude-sonnet-4-5")
+    session = Session(model=model, tools=[echo])
+    assert (await session.send("go")).text == "ok"
+    (kept,) = session.messages[1].parts
+    assert isinstance(kept, ToolCallPart)
+    assert re.fullmatch(r"unknown_[A-Za-z0-9_-]{0,56}", kept.name)
+    assert echo.calls == []
+    assert "there is no tool" in str(session.messages[2])
 
 
 async def test_a_turn_ends_after_its_last_step() -> None:

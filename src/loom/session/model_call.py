@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
@@ -17,7 +18,7 @@ from loom.context.cache.simulate import has_moved, last_step
 from loom.context.render.request import Target, WireRequest, neutral, prepare, target_for
 from loom.core.checks import MAX_TEXT
 from loom.core.log import CacheStatus, Recovery, Text
-from loom.core.message import Message, ToolSpec, Usage
+from loom.core.message import Message, Part, ToolCallPart, ToolSpec, Usage
 from loom.core.threads import off_loop
 from loom.core.window import SECTIONS, PrefixChain, Run, Window
 from loom.errors import BadResponse, ProviderError, ProviderUnavailable, RateLimited, UsageError
@@ -33,6 +34,7 @@ from loom.protocols.model import (
     ToolCallChunk,
 )
 from loom.protocols.token_counter import TokenCounter
+from loom.protocols.tool import CALLABLE
 from loom.session import OPENER
 from loom.session.config import SessionConfig
 from loom.session.journal import CacheLoss, Journal, PendingRequest, Purpose, read_less
@@ -42,6 +44,7 @@ from loom.text.tokens import MESSAGE_OVERHEAD, CalibratedCounter, count_tool, co
 
 # How full the window is: the size that the last response reported, and an estimate of what was added since.
 
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 _FASTER = 8
 """off_loop() knows how long splitting a text into words takes; counting its tokens takes this many times less."""
 
@@ -130,6 +133,23 @@ class Meter:
     def _run(self, run: Run) -> int:
         count = self._base.count_part
         return sum(MESSAGE_OVERHEAD + sum(map(count, item.parts)) for item in run.items)
+
+
+def _with_legal_names(response: ModelResponse, tools: Iterable[ToolSpec]) -> ModelResponse:
+    """A response whose calls have names that a provider takes back: a model may call a tool that is not there.
+
+    A request with such a name in its history is refused, and so would be every later one of the conversation.
+    """
+    known = {tool.name for tool in tools}
+    if all(call.name in known or CALLABLE.fullmatch(call.name) for call in response.tool_calls):
+        return response
+
+    def renamed(part: Part) -> Part:
+        if not isinstance(part, ToolCallPart) or part.name in known or CALLABLE.fullmatch(part.name):
+            return part
+        return replace(part, name=f"unknown_{_NOT_IN_NAMES.sub('_', part.name)}"[:64])
+
+    return replace(response, parts=tuple(map(renamed, response.parts)))
 
 
 Sleep: TypeAlias = Callable[[float], Awaitable[object]]
@@ -222,7 +242,7 @@ class ModelCaller:
         wire = self._wire(window)
         self._spans.prompt = wire.chain
         call = self._begin(purpose, wire, self.meter.sections(window))
-        response = await self._retry(self._neutral(window, wire), call)
+        response = _with_legal_names(await self._retry(self._neutral(window, wire), call), window.tools)
         predicted, loss = await self._report_cache(wire.chain, response)
         self._answered(call, response, predicted, loss)
         self.meter.observe(window, response.usage.input)
