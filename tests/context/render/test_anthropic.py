@@ -148,3 +148,15 @@ def test_markers_carry_their_lifetime_and_reasoning_carries_none(window: Window)
     assert out.body["system"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
     short = anthropic.render(layout, MODEL, {layout.system[0]: "5m"}, {}).body
     assert short["system"][0]["cache_control"] == {"type": "ephemeral"}
+
+
+def test_ids_of_calls_have_letters_that_anthropic_takes() -> None:
+    """A conversation may have been begun with a model whose calls are called `functions.run:0`."""
+    calls = Message("assistant", (ToolCallPart("functions.run:0", "run"), ToolCallPart("functions_run_0", "run")))
+    results = (ToolResultPart("functions.run:0", "a"), ToolResultPart("functions_run_0", "b"))  # pyright: ignore[reportArgumentType]
+    _, called, answered = messages_of(laid_out(Message.user("hi"), calls, Message("user", results)))
+    first, second = [block["id"] for block in called["content"]]
+    assert second == "functions_run_0"
+    assert first.startswith("functions_run_0_")
+    assert first.replace("_", "").isalnum()
+    assert [block["tool_use_id"] for block in answered["content"]] == [first, second]

@@ -157,3 +157,16 @@ def test_the_callers_cache_options_stay_and_set_what_a_marker_has_to_say() -> No
     assert body["input"][0]["content"][0]["prompt_cache_breakpoint"] == {"mode": "explicit", "ttl": "30m"}
     assert openai.render_responses(layout, MODEL, markers, {}).body["prompt_cache_options"] == {"mode": "explicit"}
     assert "prompt_cache" not in json.dumps(openai.render_responses(layout, MODEL, {}, {}).body)
+
+
+def test_reasoning_that_led_to_nothing_stays_out() -> None:
+    """OpenAI refuses a reasoning item without the one that it led to: an answer may be cut off inside its reasoning."""
+    thought = ThinkingPart("a", "rs_1", "sealed", provider="openai")
+    native = NativePart("openai", {"type": "reasoning", "id": "rs_2", "summary": [], "content": []})
+    cut = Message("assistant", (thought, TextPart("so far"), thought, native))
+    whole = Message("assistant", (thought, ToolCallPart("c", "run")))
+    result = Message("user", (ToolResultPart("c", "done"),))  # pyright: ignore[reportArgumentType]
+    layout = laid_out(Message.user("hi"), cut, Message.user("go on"), Message("assistant", (thought,)), whole, result)
+    assert [slot.content for slot in layout.dropped] == [native, thought, thought]
+    kinds = [item.get("type", item.get("role")) for item in items_of(layout)]
+    assert kinds[1:] == ["user", "reasoning", "assistant", "user", "reasoning", "function_call", "function_call_output"]

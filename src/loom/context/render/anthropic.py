@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from copy import deepcopy
+from hashlib import sha256
 from typing import Any
 
 from loom.context.render.layout import (
@@ -30,6 +32,7 @@ from loom.core.message import (
 
 DEFAULT_MAX_TOKENS = 4096
 DIALECT = WireDialect("anthropic", thinking="sealed")
+_NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class AnthropicWriter(WireWriter):
@@ -93,9 +96,9 @@ def _block(part: Part) -> dict[str, Any]:
             made: dict[str, Any] = {"type": "document", "source": source}
             return {**made, "title": name} if name else made
         case ToolCallPart(id, name):
-            return {"type": "tool_use", "id": id, "name": name, "input": part.arguments}
+            return {"type": "tool_use", "id": _call_id(id), "name": name, "input": part.arguments}
         case ToolResultPart(call_id, content, is_error):
-            made = {"type": "tool_result", "tool_use_id": call_id, "content": [_block(c) for c in content]}
+            made = {"type": "tool_result", "tool_use_id": _call_id(call_id), "content": [_block(c) for c in content]}
             return {**made, "is_error": True} if is_error else made
         case ThinkingPart(_, _, redacted) if redacted is not None:
             return {"type": "redacted_thinking", "data": redacted}
@@ -103,3 +106,10 @@ def _block(part: Part) -> dict[str, Any]:
             return {"type": "thinking", "thinking": text, "signature": signature or ""}
         case NativePart(_, body):
             return deepcopy(body)
+
+
+def _call_id(id: str) -> str:
+    """An id of a tool call in the letters that Anthropic takes: other providers' may have a dot or a colon."""
+    if not _NOT_IN_IDS.search(id):
+        return id
+    return f"{_NOT_IN_IDS.sub('_', id)}_{sha256(id.encode()).hexdigest()[:8]}"

@@ -63,6 +63,8 @@ class WireDialect:
     """Thinking whose prefix changed is refused, so it is left out; no more than the model's own catalogue row says."""
     thinking: Literal["any", "sealed", "signed", "none"] = "any"
     """Which of its own thinking a provider takes back: any, what is signed or redacted, what is signed, or none."""
+    thinking_leads: bool = False
+    """Thinking is refused unless something of the same answer follows it: nothing does where an answer was cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class Layout:
     previous_tail: WireSlot | None
     """The last slot of the conversation that an earlier request already carried."""
     dropped: tuple[WireSlot, ...]
-    """Reasoning left out: its seal is missing or another provider's, or its prefix has changed."""
+    """Reasoning left out: its seal is missing or another provider's, its prefix has changed, or nothing followed it."""
     stem: LayoutStem
     specs: tuple[ToolSpec, ...]
 
@@ -268,7 +270,13 @@ def _item_slots(
             dropped.append(slot)
         else:
             slots.append(_with_legal_role(slot))
+    while dialect.thinking_leads and slots and _is_thinking(slots[-1].content):
+        dropped.append(slots.pop())
     return slots
+
+
+def _is_thinking(part: ToolSpec | Part) -> bool:
+    return isinstance(part, ThinkingPart) or (isinstance(part, NativePart) and part.body.get("type") == "reasoning")
 
 
 def _with_legal_role(slot: WireSlot) -> WireSlot:

@@ -226,8 +226,8 @@ def _media(part: ImagePart | DocumentPart) -> dict[str, Any]:
 
 # OpenAI Responses: the arguments of `client.responses.create(**body)`.
 
-RESPONSES_DIALECT = WireDialect("openai", system_turns=True, thinking="signed")
-"""A reasoning item comes back under its id."""
+RESPONSES_DIALECT = WireDialect("openai", system_turns=True, thinking="signed", thinking_leads=True)
+"""A reasoning item comes back under its id, and with the item that it led to."""
 
 
 def render_responses(
