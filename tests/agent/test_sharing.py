@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from asyncio import create_task
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -214,3 +216,45 @@ async def test_every_session_begins_with_the_conversation_of_the_context(tmp_pat
     assert told[:2] == [[*examples, "ann 0"], [*examples, "bob 0"]]
     assert told[2:] == [[*examples, "ann 0", "ok", "ann 1"], [*examples, "bob 0", "ok", "bob 1"]]
     assert [part.text for entry in context.convo for part in entry.show().parts] == examples
+
+
+@pytest.mark.parametrize("memory", ["inmemory", None])
+def test_an_agent_that_another_loop_is_using_says_so_and_does_not_wait_for_ever(memory: str | None) -> None:
+    begun, answered = Event(), Event()
+
+    def wait() -> str:
+        """Wait until the other loop was refused."""
+        begun.set()
+        answered.wait()
+        return "waited"
+
+    model = ScriptedModel([ToolCallPart("a", "wait", {}), "Mine.", "Again."])
+    agent = Agent(model=model, tools=[wait], memory=memory)
+
+    async def run(text: str) -> str:
+        return (await agent.run(text, session_id="s")).text
+
+    with ThreadPoolExecutor(1) as threads:
+        mine = threads.submit(asyncio.run, run("Mine."))
+        begun.wait()
+        try:
+            with pytest.raises(
+                UsageError, match=r"another event loop is using this agent; call run_sync\(\) in threads"
+            ):
+                asyncio.run(run("Theirs."))
+        finally:
+            answered.set()
+        assert mine.result() == "Mine."
+    assert asyncio.run(run("Theirs, again.")) == "Again."
+
+
+async def test_a_tool_that_asks_the_conversation_it_works_in_is_refused_at_once() -> None:
+    @tool(timeout=None)
+    async def again() -> str:
+        """Ask again."""
+        return (await agent.run("And?", session_id="s")).text
+
+    model = ScriptedModel([ToolCallPart("a", "again", {}), "Done."])
+    agent = Agent(model=model, tools=[again], memory=None)
+    assert (await agent.run("Ask.", session_id="s")).text == "Done."
+    assert "inside a turn of session 's', which ends only after this" in str(model.requests[-1].messages[-1])

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import Counter
-from collections.abc import Callable, Coroutine, Generator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import nullcontext
 from functools import partial
 from threading import Lock
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from loom.core.threads import Portal, renew_lock_after_fork, run_here
+from loom.core.threads import OneLoop, Portal, renew_lock_after_fork, run_here
 from loom.engine.open import open_checkpoints, open_memory
 from loom.errors import UsageError
 from loom.memory.memory import Memory
@@ -27,6 +26,12 @@ _R = TypeVar("_R")
 _T = TypeVar("_T", bound=_CanClose)
 
 
+_OTHER_LOOP = (
+    "this memory was given as an object, and another event loop is using it; give the adapter a URL, and it can be "
+    "used from any thread"
+)
+
+
 class Home(Generic[_T]):
     """A memory or a store, and the loop that its calls run on.
 
@@ -38,9 +43,9 @@ class Home(Generic[_T]):
     """
 
     def __init__(self, of: _T, *, owns: bool, one_loop: bool = False) -> None:
-        self.of, self.owns, self._one_loop = of, owns, one_loop
+        self.of, self.owns = of, owns
+        self._loop = OneLoop(_OTHER_LOOP) if one_loop else None
         self._needs_loop: bool = getattr(of, "needs_loop", True)
-        self._calls: Counter[object] = Counter()
         self._portal: Portal | None = None
         self._process: int | None = None
         self._is_closed = False
@@ -53,25 +58,8 @@ class Home(Generic[_T]):
             return await asyncio.wrap_future(self._thread().start(partial(function, self.of)))
         if self.owns:
             self._check()
-        with self._on_this_loop() if self._one_loop else nullcontext():
+        with self._loop.used() if self._loop else nullcontext():
             return await function(self.of)
-
-    @contextmanager
-    def _on_this_loop(self) -> Generator[None]:
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            if self._calls.total() > self._calls[loop]:
-                raise UsageError(
-                    "this memory was given as an object, and another event loop is using it; give the adapter a URL, "
-                    "and it can be used from any thread"
-                )
-            self._calls[loop] += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._calls[loop] -= 1
-                self._calls += Counter()  # drops loops that wait for nothing
 
     def run(self, function: Callable[[_T], Coroutine[Any, Any, _R]]) -> _R:
         """Call it from blocking code, and wait."""

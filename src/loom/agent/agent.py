@@ -192,6 +192,7 @@ class Agent:
             closes_store=store is not checkpoints,
             namespace=namespace or (self.memory.namespace if self.memory else "default"),
             clock=clock,
+            one_loop=self.memory is not None,
         )
         self._portal: Portal | None = None
         self._portal_lock = Lock()

@@ -16,7 +16,8 @@ from loom.context.prompt import Prompt
 from loom.core.checks import as_utc
 from loom.core.clock import Clock, RecordIds, SystemClock
 from loom.core.record import Receipt
-from loom.core.scope import Scope
+from loom.core.scope import Scope, current_run
+from loom.core.threads import OneLoop
 from loom.errors import NotFound, StoreConflict, UsageError
 from loom.protocols.checkpoint_store import CheckpointStore
 from loom.protocols.tool import Tool
@@ -31,6 +32,12 @@ _LEAVING = 10.0
 """Seconds that an abandoned stream may take to close."""
 
 
+_OTHER_LOOP = (
+    "another event loop is using this agent; call run_sync() in threads, which all share one loop, or make an agent "
+    "for each loop"
+)
+
+
 @dataclass(slots=True)
 class _OpenSession:
     """One session, and the task that uses it now."""
@@ -40,10 +47,30 @@ class _OpenSession:
     # task that acquired it.
     free: Semaphore = field(default_factory=lambda: Semaphore(1, fast_acquire=True))
     user: int | None = None
+    loop: OneLoop = field(default_factory=lambda: OneLoop(_OTHER_LOOP))
 
     @asynccontextmanager
     async def locked(self) -> AsyncGenerator[None]:
         """Wait until no other task uses it, and use it."""
+        self._check_run()
+        with self.loop.used():
+            await self._wait()
+            try:
+                yield
+            finally:
+                self.user = None
+                self.free.release()
+
+    def _check_run(self) -> None:
+        """Refuse what would wait for itself: a tool of the turn that runs here."""
+        run = current_run()
+        if self.user is not None and run is not None and run.scope == self.session.scope:
+            raise UsageError(
+                f"this is inside a turn of session {self.session.id!r}, which ends only after this; leave session_id "
+                "out, or give another"
+            )
+
+    async def _wait(self) -> None:
         task = get_current_task().id
         try:
             with fail_after(_LEAVING) if self.user == task else nullcontext():
@@ -53,11 +80,6 @@ class _OpenSession:
                 f"this task still reads a stream of session {self.session.id!r}; read it to its end, or aclose() it"
             ) from error
         self.user = task
-        try:
-            yield
-        finally:
-            self.user = None
-            self.free.release()
 
 
 class Sessions:
@@ -73,8 +95,9 @@ class Sessions:
         closes_store: bool,
         namespace: str,
         clock: Clock | None,
+        one_loop: bool,
     ) -> None:
-        """Keep the sessions that `make` returns."""
+        """Keep the sessions that `make` returns; with `one_loop`, on one event loop at a time."""
         if not isinstance(instructions, str | Prompt | Context):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UsageError(
                 f"instructions are text, a Context, or what PromptBuilder.build() gave, not {instructions!r}"
@@ -88,6 +111,7 @@ class Sessions:
         self._ids = RecordIds(self._clock)
         self._open: OrderedDict[Scope, _OpenSession] = OrderedDict()
         self._closed = False
+        self._loop = OneLoop(_OTHER_LOOP) if one_loop else None
 
     @asynccontextmanager
     async def acquire(self, user_id: str, session_id: str | None) -> AsyncGenerator[Session]:
@@ -96,7 +120,10 @@ class Sessions:
         scope = Scope(self._namespace, user_id, self._ids.next_id() if session_id is None else session_id)
         held = self._open.get(scope) or self._add(scope)
         self._open.move_to_end(scope)
-        async with held.locked():
+        async with AsyncExitStack() as stack:
+            if self._loop is not None:
+                stack.enter_context(self._loop.used())
+            await stack.enter_async_context(held.locked())
             if session_id is not None:  # another process may have continued this conversation, or deleted it
                 newest = await self._store.load(scope)
                 if newest is None and held.session.head is not None:

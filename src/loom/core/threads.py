@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from threading import Lock, Thread, local
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     import anyio
-    from anyio import from_thread, to_thread
+    from anyio import from_thread, lowlevel, to_thread
     from anyio.from_thread import BlockingPortal
 else:  # what only reads a file, as a hook does, waits for nothing
     futures, anyio = Late("concurrent.futures"), Late("anyio")
-    from_thread, to_thread = Late("anyio.from_thread"), Late("anyio.to_thread")
+    from_thread, to_thread, lowlevel = Late("anyio.from_thread"), Late("anyio.to_thread"), Late("anyio.lowlevel")
 
 _T = TypeVar("_T")
 
@@ -307,6 +308,44 @@ def _renew() -> None:
 
 if hasattr(os, "register_at_fork"):  # not where there is no fork
     os.register_at_fork(after_in_child=_renew)
+
+
+# Objects that one event loop at a time may use: what waits for their locks belongs to a loop.
+
+
+class OneLoop:
+    """Refuses a loop while another one uses the same object: it would wait for ever, because locks belong to a loop."""
+
+    def __init__(self, refusal: str) -> None:
+        """Refuse with these words."""
+        self._refusal = refusal
+        self._uses: Counter[Any] = Counter()
+        self._lock = Lock()
+        renew_lock_after_fork(self, "_lock")
+
+    @contextmanager
+    def used(self) -> Generator[None]:
+        """Use the object on this loop.
+
+        Raises:
+            UsageError: another loop is using it.
+        """
+        loop = lowlevel.current_token().native_token
+        with self._lock:
+            if any(other is not loop and not _has_ended(other) for other in self._uses):
+                raise UsageError(self._refusal)
+            self._uses[loop] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._uses[loop] -= 1
+                self._uses += Counter()  # drops loops that wait for nothing
+
+
+def _has_ended(loop: Any) -> bool:
+    """Whether a loop was closed, perhaps with something still open on it."""
+    return bool(getattr(loop, "is_closed", bool)())
 
 
 # Locks per scope, so that one task at a time reads, decides and writes for a user.
