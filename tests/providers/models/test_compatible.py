@@ -60,6 +60,20 @@ async def test_reasoning_is_shown(field):
     assert [c.text for c in chunks if isinstance(c, ThinkingChunk)] == ["Hm. ", "Tea."]
 
 
+async def test_content_may_be_a_list_of_parts():
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm. "}, {"type": "text", "text": "Tea."}]}
+    text = {"type": "text", "text": "Tea!"}
+    chunks, response = await answer(delta(content=[thought]), delta(content=[text]), delta("stop", content=" Hot."))
+    assert response.parts == (ThinkingPart("Hm. Tea.", provider="compatible"), TextPart("Tea! Hot."))
+    assert [c.text for c in chunks if isinstance(c, ThinkingChunk)] == ["Hm. Tea."]
+
+
+async def test_the_input_of_a_call_may_be_an_object():
+    function = {"name": "search", "arguments": {"q": "tea"}}
+    _, response = await answer(delta(tool_calls=[{"index": 0, "id": "a", "function": function}]), delta("stop"))
+    assert response.tool_calls == (ToolCallPart("a", "search", {"q": "tea"}),)
+
+
 async def test_usage_that_is_not_told_is_estimated():
     tools = (ToolSpec("search", "Search the notes. " * 20),)
     request = ModelRequest(messages=(Message.user("word " * 100),), system=("Be brief.",), tools=tools)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -160,12 +161,13 @@ class ChatReader:
         )
 
     def _grown(self, delta: Mapping[str, Any]) -> Iterator[Chunk]:
-        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        content: Any = delta.get("content")
+        thought = delta.get("reasoning_content") or delta.get("reasoning") or _said(content, "thinking")
         if thought and isinstance(thought, str):
             self._thinking.append(thought)
             yield ThinkingChunk(thought)
         self._refused = self._refused or bool(delta.get("refusal"))
-        for text in (delta.get("content"), delta.get("refusal")):
+        for text in (content if isinstance(content, str) else _said(content, "text"), delta.get("refusal")):
             if text:
                 self._text.append(text)
                 yield TextChunk(text)
@@ -181,9 +183,10 @@ class ChatReader:
             call = self._places[place] = _Call(piece.get("id") or "", function.get("name") or "")
             self._calls.append(call)
         call.name = call.name or function.get("name") or ""
-        json: str = function.get("arguments") or ""
-        call.json.append(json)
-        return ToolCallChunk(call.id, call.name, json)
+        given: Any = function.get("arguments") or ""
+        text: str = given if isinstance(given, str) else json.dumps(given)  # some servers send the object itself
+        call.json.append(text)
+        return ToolCallChunk(call.id, call.name, text)
 
     def _parts(self) -> Iterator[Part]:
         if self._thinking:
@@ -192,6 +195,13 @@ class ChatReader:
             yield TextPart("".join(self._text))
         for call in self._calls:
             yield ToolCallPart(call.id, call.name, tool_input("".join(call.json)))
+
+
+def _said(content: Any, kind: str) -> str:
+    """The text of the parts of a kind, where a server sends a list of parts: Mistral's thinking is a list of texts."""
+    parts = cast("list[Mapping[str, Any]]", content) if isinstance(content, list) else []
+    found = (part.get(kind) or "" for part in parts if part.get("type") == kind)
+    return "".join(text if isinstance(text, str) else _said(text, "text") for text in found)
 
 
 # OpenAI's models, through the Responses API of its SDK.
