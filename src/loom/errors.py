@@ -209,9 +209,10 @@ class BadOutput(BadResponse):
 
     def __init__(self, form: str, tries: int, reason: str) -> None:
         times = "once" if tries == 1 else f"{tries} times"
+        article = "an" if form[:1].lower() in tuple("aeiou") else "a"
         super().__init__(
-            f"the model answered {times}, and never with a {form}: {reason}; raise output_retries, or ask for a "
-            "simpler form"
+            f"the model answered {times}, and never with {article} {form}: {reason}; raise output_retries, or ask for "
+            "a simpler form"
         )
         self.form, self.tries, self.reason = form, tries, reason
 

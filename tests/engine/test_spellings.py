@@ -114,6 +114,7 @@ def test_an_option_that_is_almost_right_is_corrected(make: Any, says: str) -> No
         ("search", r"in Loom it is recall\(question, user_id=...\)"),
         ("get_all", r"in Loom it is list\(user_id=...\)"),
         ("delete_all", r"in Loom it is forget\(id, user_id=...\)"),
+        ("clear", r"in Loom it is forget\(user_id=...\)"),
         ("recal", "did you mean 'recall'"),
         ("xyzzy", "has no attribute 'xyzzy'$"),
     ],
@@ -146,6 +147,10 @@ def test_an_agent_says_so_too_and_what_is_there_is_there() -> None:
         with pytest.raises(AttributeError, match="did you mean 'run_sync'"):
             agent.runsync("Hi.")  # type: ignore[attr-defined]
         assert not hasattr(agent, "invoke")
+        with pytest.raises(AttributeError, match=r"in Loom it is memory.export\(user_id=...\)"):
+            agent.export  # type: ignore[attr-defined]  # noqa: B018
+        with pytest.raises(AttributeError, match=r"'Result' object has no attribute 'content'; in Loom it is text"):
+            agent.run_sync("Hi.").content  # type: ignore[attr-defined]  # noqa: B018
         assert callable(agent.blocking.run)
 
 
@@ -182,3 +187,25 @@ def test_a_choice_that_is_almost_right_is_corrected() -> None:
 def test_the_name_that_was_meant_is_said_last() -> None:
     with pytest.raises(UsageError, match=r"; did you mean 'anthropic:claude-sonnet-5'\?$"):
         check_name("claude-sonnet-5")
+
+
+def test_a_layer_that_is_written_as_text_is_named_whole() -> None:
+    with open_memory_sync("inmemory") as memory:
+        memory.remember("I like tea.", user_id="ann")
+        for call in (
+            lambda: memory.recall("tea", user_id="ann", layers="L1"),  # type: ignore[arg-type]
+            lambda: [*memory.list(user_id="ann", layer="L1")],  # type: ignore[arg-type]
+        ):
+            with pytest.raises(UsageError, match=r"there is no layer 'L1'; use Layer.L1 to Layer.L4, or 1 to 4"):
+                call()
+        assert len(memory.recall("tea", user_id="ann", layers=1)) == 1  # type: ignore[arg-type]
+
+
+def test_the_config_of_a_memory_that_is_a_mapping_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"the config of a memory is \{'standing_tokens': 4\}; give a MemoryConfig"):
+        open_memory_sync("inmemory", config={"standing_tokens": 4})  # type: ignore[arg-type]
+
+
+def test_the_path_of_an_export_is_not_its_lines() -> None:
+    with open_memory_sync("inmemory") as memory, pytest.raises(UsageError, match="give an open file"):
+        memory.import_("export.jsonl", user_id="ann")

@@ -70,8 +70,21 @@ class Result:
         """The share of the prompt that came from the provider's cache."""
         return self.usage.cache_read / self.usage.input if self.usage.input else 0.0
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            raise missing_attribute(self, name, _OTHER_RESULT_WORDS)
+
     def __str__(self) -> str:
         return self.text
+
+
+_OTHER_RESULT_WORDS = {
+    **dict.fromkeys(("content", "answer", "response", "message", "output_text"), "text"),
+    **dict.fromkeys(("data", "final_output"), "output"),
+    **dict.fromkeys(("messages", "all_messages"), "(await agent.session(user_id=..., session_id=...)).messages"),
+}
+"""What others call these parts of a result."""
 
 
 def result_of(session: Session, reply: Reply, *, notes: tuple[str, ...], learned: tuple[Event, ...] = ()) -> Result:
@@ -98,9 +111,13 @@ def result_of(session: Session, reply: Reply, *, notes: tuple[str, ...], learned
 
 _OTHER_WORDS = {
     **dict.fromkeys(("invoke", "chat", "query", "ask", "generate"), "run_sync(text, user_id=...), or await run(...)"),
-    "ainvoke": "await run(text, user_id=...)",
+    **dict.fromkeys(("ainvoke", "arun", "run_async"), "await run(text, user_id=...)"),
     **dict.fromkeys(("astream", "run_stream", "stream_events"), "stream(text, user_id=...)"),
     "stream_sync": "run_sync(text, user_id=...) and its .events, or async for event in stream(...)",
+    **dict.fromkeys(("reset", "clear", "delete_user", "forget_user"), "await forget(user_id)"),
+    "forget_sync": "blocking.forget(user_id), or await forget(user_id)",
+    "export": "memory.export(user_id=...)",
+    **dict.fromkeys(("messages", "history"), "(await session(user_id=..., session_id=...)).messages"),
 }
 """What other agents call these methods."""
 

@@ -42,6 +42,12 @@ class Layer(IntEnum):
         raise UsageError(f"there is no layer {value!r}; use Layer.L1 to Layer.L4, or 1 to 4")
 
 
+def layers_of(given: Layer | Iterable[Layer]) -> tuple[Layer, ...]:
+    """One layer or several, as several; a text is one, as it was written."""
+    several = (given,) if isinstance(given, int | str) else given
+    return tuple(Layer(one) for one in several)
+
+
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """The origin of a text, and whether it may be taken as an instruction.
@@ -278,7 +284,7 @@ def checked_scalar(value: Scalar, what: str) -> Scalar:
     elif isinstance(value, float) and not isfinite(value):
         raise UsageError(f"{what} is {value!r}; give a finite number")
     elif not isinstance(value, int | float | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"{what} is a {type(value).__name__}; give text, a number, a bool, a time or None")
+        raise UsageError(f"{what} has the type {type(value).__name__}; give text, a number, a bool, a time or None")
     return value
 
 

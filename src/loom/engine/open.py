@@ -170,6 +170,8 @@ def _parts(
     reranker: Reranker | None,
     clock: Clock | None,
 ) -> dict[str, Any]:
+    if config is not None and not isinstance(config, MemoryConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"the config of a memory is {config!r:.60}; give a MemoryConfig, such as MemoryConfig(l1=...)")
     mode = facts_mode(facts, extractor, with_facts=with_facts)
     chosen, why = pick_embedder(embedder, EMBEDDERS)
     by_rules = isinstance(extractor, RuleExtractor)

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias, get_args, overload
 
 from loom.core.checks import check_attributes
 from loom.core.filter import And, Eq, Filter, In, Where, as_filter
-from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Record, Scalar
+from loom.core.record import Episode, Fact, Layer, Origin, Provenance, Record, Scalar, layers_of
 from loom.core.scope import Scope
 from loom.errors import NotFound, UsageError
 from loom.memory._parts import MemoryParts
@@ -251,8 +251,7 @@ def _filter(
     parts: list[Filter] = [] if archived else [Eq("archived_at", None), Eq("superseded_at", None), ARE_CURRENT]
     parts += [Eq("kind", kind)] if kind else []
     if layer is not None:
-        layers = layer if isinstance(layer, Sequence) else (layer,)
-        parts.append(In("layer", tuple(int(Layer(one)) for one in layers)))
+        parts.append(In("layer", tuple(map(int, layers_of(layer)))))
     wanted = as_filter(where)
     return And(*parts, *([wanted] if wanted else []))
 

@@ -105,6 +105,7 @@ _OTHER_WORDS = {
     **dict.fromkeys(("search", "query", "retrieve"), "recall(question, user_id=...)"),
     "get_all": "list(user_id=...)",
     **dict.fromkeys(("delete", "delete_all", "remove", "reset"), "forget(id, user_id=...), or forget(user_id=...)"),
+    **dict.fromkeys(("clear", "forget_user", "delete_user"), "forget(user_id=...)"),
     "history": "explain(id, user_id=...), or facts(user_id=..., history=True)",
 }
 """What mem0, LangGraph and others call these methods."""

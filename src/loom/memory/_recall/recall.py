@@ -14,7 +14,7 @@ from loom.core.checks import MAX_QUERY, RANKED
 from loom.core.clock import Clock, from_micros
 from loom.core.doors import Late
 from loom.core.filter import And, Eq, Filter, In, Not, Or, Range
-from loom.core.record import Episode, Excerpt, Fact, Hit, Layer, Record, WorkingBlock
+from loom.core.record import Episode, Excerpt, Fact, Hit, Layer, Record, WorkingBlock, layers_of
 from loom.core.scope import Scope
 from loom.core.threads import off_loop
 from loom.errors import LoomError, ProviderError, UsageError
@@ -550,8 +550,9 @@ def _check(question: str, limit: int, prefer: Prefer, min_score: float | None, m
 def _filter(layers: Sequence[Layer] | None, where: Filter | None) -> Filter:
     parts: list[Filter] = [Not(Eq("kind", "block"))]
     if layers is not None:
-        episodes = In("layer", tuple(int(Layer(layer)) for layer in layers))
-        parts.append(Or(episodes, Eq("kind", "fact")) if Layer.L4 in layers else episodes)
+        wanted = layers_of(layers)
+        episodes = In("layer", tuple(map(int, wanted)))
+        parts.append(Or(episodes, Eq("kind", "fact")) if Layer.L4 in wanted else episodes)
     if where is not None:
         parts.append(where)
     return And(*parts)

@@ -59,6 +59,8 @@ async def import_lines(
     Raises:
         UsageError: a line is not a record; the message names it, and the lines that were imported.
     """
+    if isinstance(lines, str | bytes):
+        raise UsageError("import_ was given one text, not lines; give an open file, or text.splitlines()")
     kept, skipped, notes = list[Record](), list[Skip](), dict[str, None]()
     for batch in batches(lines):
         try:
