@@ -385,3 +385,29 @@ def test_a_folder_without_sessions_is_refused(tmp_path):
     error = loom("cache", "audit", tmp_path, code=2).stderr
     assert "no call of a model with usage was found" in error
     assert "package.json" in error
+
+
+def test_a_request_that_reads_less_is_pointed_out_where_no_fix_is_known(tmp_path):
+    """A list of tools that one request lacks: no rule for the program removes that."""
+    lines, messages = [], []
+    for n in range(5):
+        messages.append({"role": "user", "content": f"question {n}"})
+        body = {
+            "model": "claude-sonnet-4-5",
+            "max_tokens": 100,
+            "system": [{"type": "text", "text": "Be careful. " * 1_200, "cache_control": {"type": "ephemeral"}}],
+            "messages": [*messages],
+        }
+        if n != 3:
+            body["tools"] = [{"name": "look", "description": "Look.", "input_schema": {"type": "object"}}]
+        lines.append(json.dumps(body))
+        messages.append({"role": "assistant", "content": f"answer {n}"})
+    (tmp_path / "trace.jsonl").write_text("\n".join(lines))
+    said = " ".join(loom("cache", "simulate", tmp_path / "trace.jsonl").stdout.split())
+    assert "No cause of missed cache reads was found." in said
+    assert re.search(r"But request 4 read [\d,]+ tokens less than the one before it: `loom cache explain`", said)
+    assert "The tools changed" in loom("cache", "explain", f"{tmp_path}/trace.jsonl:3:4").stdout
+
+
+def test_recorded_requests_without_usage_are_for_simulate(recorded):
+    assert "`loom cache simulate`" in loom("cache", "audit", recorded / "trace.jsonl", code=2).stderr

@@ -143,7 +143,8 @@ def audit(
         reasons = [f"{path}: {reason}" for path, reason in found.unread.items()]
         raise UsageError(
             f"no call of a model with usage was found in {', '.join(paths)}; give transcripts, such as the folder "
-            f"projects of Claude Code or sessions of Codex" + (f" ({reasons[0]})" if reasons else "")
+            "projects of Claude Code or sessions of Codex; for requests without usage, run `loom cache simulate`"
+            + (f" ({reasons[0]})" if reasons else "")
         )
     if html is not None:
         write_file(html, audit_page(found))
@@ -286,10 +287,30 @@ def findings_view(findings: Sequence[Finding]) -> RenderableType:
     return Group(*(_finding(number, f, same=fixes[f.fix]) for number, f in enumerate(findings, 1)))
 
 
+_CLEAR: Final = 0.1
+"""The share of a prompt that a request has to read less before it is pointed out without a finding."""
+
+
+def _largest_drop(steps: Sequence[Step]) -> tuple[int, int] | None:
+    """The number of the request that read fewer tokens than the one before it, by most, and by how many."""
+    drops = [
+        (old.read - new.read, number)
+        for number, (old, new) in enumerate(pairwise(steps), 2)
+        if old.read - new.read > _CLEAR * old.tokens
+    ]
+    lost, number = max(drops, default=(0, 0))
+    return (number, lost) if lost else None
+
+
 def replay_view(replay: _Replay) -> RenderableType:
     """One trace: what to fix first, then what each request read, wrote and cost."""
     done = replay.done
     views: list[RenderableType] = [findings_view(done.findings)]
+    drop = None if done.findings else _largest_drop(done.steps)
+    if drop is not None:
+        nth, lost = drop
+        line = f"But request {nth} read {lost:,} tokens less than the one before it: `loom cache explain` on the two,"
+        views.append(Text(f"{line} as FILE:LINE:LINE, says what changed."))
     if any(finding.fix for finding in done.findings):
         saved = sum(finding.saving for finding in done.findings)
         usd = _usd(done.cost - done.fixed_cost, done.price)
