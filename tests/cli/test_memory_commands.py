@@ -315,3 +315,23 @@ def test_the_words_of_python_are_understood_too(tmp_path):
     env = {name: value for name, value in os.environ.items() if not name.startswith("LOOM_")}
     run_loom([LOOM, "memory", "remember", "I live in Oslo."], cwd=tmp_path, env=env, check=True)
     assert "I live in Oslo." in run_loom([LOOM, "memory", "recall", "Oslo"], cwd=tmp_path, env=env, check=True).stdout
+
+
+def test_a_dash_is_what_comes_through_the_pipe(tmp_path):
+    command = [LOOM, "memory", "add", "-", "--url", f"sqlite:{tmp_path}/m.db"]
+    assert "kept 1" in run_loom(command, input="I have a dog.\n", cwd=tmp_path).stdout
+    with open_memory_sync(f"sqlite:{tmp_path}/m.db") as memory:
+        assert [record.text for record in memory.list(user_id="me", kind="episode")] == ["I have a dog."]
+
+
+def test_an_id_that_is_no_instruction_names_the_command_that_lists_them(loom):
+    loom("add", "I live in Oslo.")
+    for command in ("confirm", "reject"):
+        assert "`loom memory standing` lists them" in loom(command, "nope", code=2).stderr
+
+
+def test_an_export_of_nobody_says_so_beside_the_lines(loom):
+    loom("add", "I live in Oslo.")
+    done = loom("export", "--user", "nobody")
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == "! nothing is stored for user 'nobody'\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import aclosing, contextmanager
@@ -300,7 +301,7 @@ def _print_notes(notes: Iterable[str]) -> None:
 @app.command(name="remember", hidden=True)  # as in Python
 @app.command()
 def add(
-    text: Annotated[list[str], typer.Argument(help="The texts to remember, one per argument.")],
+    text: Annotated[list[str], typer.Argument(help="The texts to remember, one per argument; - is standard input.")],
     *,
     url: Url = DEFAULT,
     user: User = "me",
@@ -309,6 +310,7 @@ def add(
     json: Json = False,
 ) -> None:
     """Remember something."""
+    text = [sys.stdin.read().strip() if one == "-" else one for one in text]
     with _opened(url, embedder, may_be_new=True) as memory:
         done = memory.remember(text, user_id=user, session_id=session)
         notes = done.notes + memory.metabolize(user_id=user).notes
@@ -473,6 +475,14 @@ def _block_history(memory: Any, name: str, user: str) -> Any:
         raise NotFound(f"user {user!r} has no block {name!r}; the blocks are: {names}") from None
 
 
+@contextmanager
+def _named(what: str, id: str, user: str) -> Generator[None]:
+    try:
+        yield
+    except NotFound as error:
+        raise NotFound(f"user {user!r} has no {what} {id!r}; `loom memory standing` lists them") from error
+
+
 @app.command()
 def confirm(
     id: Annotated[str, typer.Argument(help="A waiting instruction; `standing` lists them.")],
@@ -481,7 +491,7 @@ def confirm(
     json: Json = False,
 ) -> None:
     """Confirm a waiting instruction that was found inside other text."""
-    with _opened(url) as memory:
+    with _opened(url) as memory, _named("unconfirmed instruction", id, user):
         done = memory.confirm(id, user_id=user)
     if json:
         print_json(done)
@@ -498,7 +508,7 @@ def reject(
     json: Json = False,
 ) -> None:
     """Drop a waiting instruction, or end a standing one."""
-    with _opened(url) as memory:
+    with _opened(url) as memory, _named("instruction", id, user):
         receipt = memory.reject(id, user_id=user)
     _print_receipt(receipt, json=json)
 
@@ -512,7 +522,7 @@ def stats(url: Url = DEFAULT, user: User = "me", embedder: Embedder = None, json
     if json:
         print_json({**found, "embedder": note})
         return
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, show_header=False)
     for name, count in found.items():
         table.add_row(name, f"{count:,}")
     console().print(table)
@@ -560,6 +570,8 @@ def export_(
     """Write all records of a user as JSON lines."""
     with _opened(url) as memory:
         lines = [*memory.export(user_id=user)]
+    if len(lines) == 1:  # the head alone
+        echo(f"! nothing is stored for user {user!r}", err=True)
     if to is None:
         echo_json("\n".join(lines))
     else:
@@ -605,7 +617,7 @@ def import_(
         print_json({**counts, "notes": list(done.notes)})
         return
     console().print(f"imported for {user}: {done}")
-    _print_notes((*done.notes, *([f"and {done.more:,} more files or lines that are damaged"] if done.more else [])))
+    _print_notes((*done.notes, *([f"and {done.more:,} more notes like these"] if done.more else [])))
 
 
 @app.command()
