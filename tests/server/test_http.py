@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from loom.memory.config import MemoryConfig
 from loom.protocols.memory_store import Job
 from loom.server.http.app import create_app, describe
 from loom.server.http.guard import Limits
+from loom.server.http.listen import http_server
 from loom.server.tokens import TokenFile
 from tests.commands import LOOM, run_loom
 
@@ -840,6 +842,31 @@ async def test_an_address_that_others_reach_needs_tokens(tmp_path: Path) -> None
     done = run_loom([LOOM, "serve", *options], cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)})
     assert done.returncode
     assert "loom serve token add" in done.stderr
+
+
+async def test_a_folder_that_is_not_there_opens_no_server(tmp_path: Path) -> None:
+    done = run_loom([LOOM, "serve", "--url", f"sqlite:{tmp_path}/none/m.db", "--port", "0"], cwd=tmp_path)
+    assert done.returncode == 2
+    assert "/none'; make it first" in " ".join(done.stderr.split())
+
+
+async def test_a_ctrl_c_while_it_starts_begins_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    begun = list[str]()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        begun.append(scope["type"])
+        await receive()
+
+    async def start() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()  # as asyncio does on Ctrl-C; it arrives where the task waits for the first time
+        await http_server(app).serve()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(start())
+    assert not begun
+    assert not caplog.records
 
 
 async def test_a_file_of_tokens_that_is_not_there_opens_no_server(tmp_path: Path) -> None:

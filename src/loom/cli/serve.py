@@ -18,7 +18,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from loom.cli.output import DEFAULT, Json, console, echo, print_json
-from loom.errors import UsageError
+from loom.errors import MissingExtra, UsageError
 
 
 class UrlGroup(TyperGroup):
@@ -115,6 +115,11 @@ def inspect(
     """Look at a store, or at a transcript of Claude Code or Codex, in a browser. Nothing leaves this machine."""
     from loom.engine.urls import check_is_there
 
+    try:
+        import loom.server.http.guard  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    except ImportError as error:
+        raise MissingExtra("loom inspect", "server") from error
+
     path = Path(target) if target and ":" not in target else None
     if path is not None and path.suffix not in {".db", ".sqlite", ".sqlite3"}:
         if not path.exists():
@@ -147,13 +152,14 @@ class _Served:
 async def _serve(served: _Served) -> None:
     from loom.engine.agent_parts import agent_checkpoints
     from loom.engine.open import open_memory
-    from loom.engine.urls import without_secrets
+    from loom.engine.urls import check_folder, without_secrets
     from loom.server.http.app import create_app
     from loom.server.http.guard import LOOPBACK
     from loom.server.http.listen import http_server, shorten_pauses
 
     sys.setswitchinterval(_SWITCH_SECONDS)
     shorten_pauses()
+    check_folder(served.url)
     checkpoints, notes = agent_checkpoints(None, served.url)
     config, left_out = await _with_knowledge(served.knowledge)
     notes = (*notes, *left_out)

@@ -336,6 +336,15 @@ def check_is_there(url: str) -> None:
             raise NotFound(f"there is nothing at {path!r}; give the URL of a store that was used before")
 
 
+def check_folder(url: str) -> None:
+    """Refuse the URL of a file in a folder that is not there, before a server starts that could only answer so."""
+    for place in places_of(url).values():
+        backend, _, path = place.partition(":")
+        folder = Path(path.removeprefix("//")).parent
+        if backend == "sqlite" and path and path != MEMORY and not folder.is_dir():
+            raise NotFound(f"there is no folder {str(folder)!r}; make it first")
+
+
 def indexed_at(primary: object, vectors: str, how: Opening) -> Any:
     """A store with the vector engine that `vectors` names beside it."""
     from loom.wrappers.indexed import IndexedStore  # noqa: PLC0415 - only who has an index needs it

@@ -170,6 +170,11 @@ class HttpServer(uvicorn.Server):
         super().__init__(config)
         self._on_end = on_end
 
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until the end; a Ctrl-C that came while the program started ends it here, before anything is begun."""
+        await asyncio.sleep(0)
+        await super().serve(sockets)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End: streams first, then what is still being answered, then the application."""
         if self._on_end is not None:
