@@ -411,3 +411,9 @@ def test_a_request_that_reads_less_is_pointed_out_where_no_fix_is_known(tmp_path
 
 def test_recorded_requests_without_usage_are_for_simulate(recorded):
     assert "`loom cache simulate`" in loom("cache", "audit", recorded / "trace.jsonl", code=2).stderr
+
+
+def test_a_slip_in_the_name_of_a_provider_is_refused_by_every_command(recorded):
+    for command in ("plan", "explain", "simulate"):
+        done = loom("cache", command, recorded / "trace.jsonl", "--provider", "antropic", code=2)
+        assert "did you mean 'anthropic'" in done.stderr

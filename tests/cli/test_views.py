@@ -133,6 +133,13 @@ def test_steps_have_a_row_each_and_a_sum() -> None:
     assert "20,200 for 27,500 tokens, 73.5% of" in " ".join(lines[-2:])
 
 
+def test_a_narrow_terminal_has_fewer_columns_and_whole_numbers() -> None:
+    lines = shown(steps_table(Simulation(STEPS)), width=40)
+    assert lines[1].split() == ["#", "tokens", "read", "write", "share"]
+    assert row(lines, "2") == ["2", "15,000", "12,000", "2,000", "80.0%"]
+    assert row(lines, "all") == ["all", "27,500", "12,000", "14,000", "43.6%"]
+
+
 def test_of_many_steps_the_middle_is_left_out() -> None:
     big = replace(STEPS[1], read=900_000, write=100_000, uncached=0)
     lines = shown(steps_table(Simulation((STEPS[0], *[big] * 149)), rows=10))
