@@ -209,3 +209,11 @@ def test_the_config_of_a_memory_that_is_a_mapping_is_refused() -> None:
 def test_the_path_of_an_export_is_not_its_lines() -> None:
     with open_memory_sync("inmemory") as memory, pytest.raises(UsageError, match="give an open file"):
         memory.import_("export.jsonl", user_id="ann")
+
+
+@pytest.mark.parametrize("made", [Agent, Session])
+def test_skills_that_are_not_loaded_are_refused(made: Any) -> None:
+    with pytest.raises(UsageError, match=r"skills='./skills' is a path; write skills=load_skills\('./skills'\)"):
+        made(model=ScriptedModel(["Hi."]), skills="./skills")
+    with pytest.raises(UsageError, match=r"'review' is not a skill; give Skill\(...\), or load_skills\(FOLDER\)"):
+        made(model=ScriptedModel(["Hi."]), skills=["review"])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 from loom.agent.sessions import Sessions
 from loom.context.context import Context
 from loom.context.prompt import Prompt
-from loom.context.skills import Skill
+from loom.context.skills import Skill, checked_skills
 from loom.core.clock import Clock
 from loom.core.doors import missing_attribute
 from loom.core.log import Event, MemoryLearned, MemoryPromoted, Recovery
@@ -200,7 +200,12 @@ class Agent:
             tool_output_limit=tool_output_limit,
             ledger=self._ledger,
         )
-        own: dict[str, Any] = {"skills": tuple(skills), "memory": self.memory, "approve": approve, "agent_name": name}
+        own: dict[str, Any] = {
+            "skills": checked_skills(skills),
+            "memory": self.memory,
+            "approve": approve,
+            "agent_name": name,
+        }
         self._sessions = Sessions(
             partial(Session, model=metered(self.model, self._ledger), config=session_config, checkpoints=store, **own),
             instructions=instructions,

@@ -556,3 +556,14 @@ def _texts(value: Any) -> list[str]:
     if isinstance(value, list):
         return [text for item in cast("list[Any]", value) for text in _texts(item)]
     return []
+
+
+def checked_skills(given: Iterable[Skill]) -> tuple[Skill, ...]:
+    """The skills of an agent or a session; refuses the path of a folder, which has to be loaded first."""
+    if isinstance(given, str | os.PathLike):
+        raise UsageError(f"skills={str(given)!r} is a path; write skills=load_skills({str(given)!r})")
+    skills = tuple(given)
+    for one in skills:
+        if not isinstance(one, Skill):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"{one!r:.60} is not a skill; give Skill(...), or load_skills(FOLDER)")
+    return skills

@@ -12,6 +12,7 @@ from anyio import sleep as anyio_sleep
 from loom.context.cache.plan import CachePlan
 from loom.context.context import Context
 from loom.context.prompt import Prompt
+from loom.context.skills import Skill, checked_skills
 from loom.core.checks import MAX_TEXT, check_length
 from loom.core.clock import Clock, RecordIds, SystemClock
 from loom.core.log import (
@@ -39,7 +40,6 @@ from loom.session.reply import Events, Listener, PendingReply, Reply
 from loom.session.turn import Parts, TurnOptions, TurnRun, build_parts, check_given, turn_spec
 
 if TYPE_CHECKING:
-    from loom.context.skills import Skill
     from loom.memory.memory import Memory
     from loom.protocols.checkpoint_store import CheckpointStore
     from loom.protocols.model import Model
@@ -200,7 +200,7 @@ class Session:
             "model": chosen,
             "config": SessionConfig.of(config),
             "tools": tuple(tools),
-            "skills": tuple(skills),
+            "skills": checked_skills(skills),
             "memory": memory,
             "approve": approve,
             "agent_name": agent_name,
