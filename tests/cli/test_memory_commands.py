@@ -324,7 +324,7 @@ def test_a_dash_is_what_comes_through_the_pipe(tmp_path):
         assert [record.text for record in memory.list(user_id="me", kind="episode")] == ["I have a dog."]
 
 
-def test_an_id_that_is_no_instruction_names_the_command_that_lists_them(loom):
+def test_an_unknown_instruction_names_the_command_that_lists_them(loom):
     loom("add", "I live in Oslo.")
     for command in ("confirm", "reject"):
         assert "`loom memory standing` lists them" in loom(command, "nope", code=2).stderr

@@ -844,6 +844,20 @@ async def test_an_address_that_others_reach_needs_tokens(tmp_path: Path) -> None
     assert "loom serve token add" in done.stderr
 
 
+@pytest.mark.parametrize("command", ["serve", "inspect"])
+@pytest.mark.parametrize("package", ["fastapi", "jinja2", "uvicorn"])
+def test_a_part_of_the_extra_is_not_enough(command: str, package: str, tmp_path: Path) -> None:
+    """Who has FastAPI for a program of their own has only a part."""
+    (tmp_path / "m.db").touch()
+    code = f"import sys; sys.modules[{package!r}] = None; from loom.cli import main; main()"
+    place = [] if command == "serve" else ["m.db", "--no-open"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, command, *place], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == (f"loom: loom {command} needs an optional package; run: pip install 'loom-engine[server]'\n")
+
+
 async def test_a_folder_that_is_not_there_opens_no_server(tmp_path: Path) -> None:
     done = run_loom([LOOM, "serve", "--url", f"sqlite:{tmp_path}/none/m.db", "--port", "0"], cwd=tmp_path)
     assert done.returncode == 2

@@ -64,6 +64,15 @@ def existing_tokens(path: Path | None) -> Any:
     return file
 
 
+def _check_extra(command: str) -> None:
+    """Refuse to start without the whole extra: who has FastAPI for a program of their own has a part of it."""
+    try:
+        import loom.server.http.app  # pyright: ignore[reportUnusedImport]
+        import loom.server.http.listen  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    except ImportError as error:
+        raise MissingExtra(command, "server") from error
+
+
 @app.callback()
 def serve(
     ctx: typer.Context,
@@ -87,6 +96,7 @@ def serve(
     """
     if ctx.invoked_subcommand is not None:
         return
+    _check_extra("loom serve")
     from loom.server.http.guard import LOOPBACK
 
     file = existing_tokens(tokens)
@@ -115,11 +125,7 @@ def inspect(
     """Look at a store, or at a transcript of Claude Code or Codex, in a browser. Nothing leaves this machine."""
     from loom.engine.urls import check_is_there
 
-    try:
-        import loom.server.http.guard  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    except ImportError as error:
-        raise MissingExtra("loom inspect", "server") from error
-
+    _check_extra("loom inspect")
     path = Path(target) if target and ":" not in target else None
     if path is not None and path.suffix not in {".db", ".sqlite", ".sqlite3"}:
         if not path.exists():

@@ -25,6 +25,7 @@ from loom.protocols.memory_store import CountsJobs
 from loom.server.tokens import ANYBODY, Right, TokenFile
 
 try:
+    import jinja2  # noqa: F401  # pyright: ignore[reportUnusedImport]  # who has FastAPI need not have the pages' templates
     from fastapi import FastAPI, Request
     from fastapi.exceptions import RequestValidationError
     from fastapi.responses import JSONResponse, PlainTextResponse, Response
