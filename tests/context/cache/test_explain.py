@@ -167,7 +167,7 @@ def test_a_tool_is_named_by_its_place_in_the_request(body, path):
     assert explain(body(tools[:1]), body(tools)).path == path
 
 
-def test_where_the_words_are_the_same_the_byte_is_that_of_what_stands_beside_them():
+def test_where_the_words_are_the_same_the_byte_is_that_of_what_is_beside_them():
     def named(name):
         words = [{"role": "system", "content": "rule " * 4500}, {"role": "user", "name": name, "content": "hello"}]
         return {"model": "gpt-5.5", "messages": words}

@@ -253,7 +253,7 @@ def test_a_password_that_is_not_encoded_is_refused_and_not_repeated(password):
 
 
 @pytest.mark.parametrize("path", ["abc", "0/1"])
-def test_a_database_that_is_no_number_is_not_taken_for_the_first(path):
+def test_a_database_whose_name_is_not_a_number_is_not_taken_for_the_first(path):
     with pytest.raises(UsageError, match="they have numbers"):
         RedisStore(f"redis://127.0.0.1:6379/{path}")
 

@@ -174,7 +174,7 @@ def _block_moved(cached: Sequence[Block], after: Sequence[Block], at: int) -> Ex
     old, new = cached[at], after[at] if at < len(after) else None
     cause, blamed = _what_happened(cached, after, at)
     was, now = _body(old), _body(new) if new else ""
-    if new and was == now:  # the words are the same, and what stands beside them is not
+    if new and was == now:  # the words are the same, and what is beside them is not
         was, now = old.content, new.content
     offset = common_length(was, now) if cause == "block_edited" else 0
     bytes_in = len(was[:offset].encode("utf-8", "surrogatepass"))
