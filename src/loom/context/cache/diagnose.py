@@ -58,9 +58,9 @@ def simulate(
         trace = _recorded(trace, provider, model)
     if isinstance(trace, Window | RequestBlocks | Mapping):
         raise UsageError("a trace is a list of requests; put this one into a list")
-    if trace is not None and not isinstance(trace, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(trace, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise UsageError(f"{trace!r:.60} is not a trace; give a list of requests, or the path of a file of them")
-    requests = tuple(trace or ())
+    requests = tuple(trace)
     if not requests:
         raise UsageError("the trace is empty; give at least one request")
     analysis = Analysis(
