@@ -396,7 +396,7 @@ class TurnRun:
         parts, calls, output = self._parts, response.tool_calls, self._spec.output
         if calls:
             refused = self._refused(response)
-            if len(refused) < len(calls):  # whoever goes on after a crash in a tool has to know that it was called
+            if len(refused) < len(calls):  # after a crash in a tool, it has to be known that it was called
                 await parts.saver.save(self._history)
             results = self._history.append(await parts.tools.run(calls, refused, run=self._spec.run, payer=self))
             if parts.long_results is not None:
