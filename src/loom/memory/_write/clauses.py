@@ -212,7 +212,7 @@ _NO_NAMES: Final = _words(
 )
 _LONGEST_NAME: Final = 3
 _RUNS_ON: Final = LazyPattern(
-    r"((?<=[a-z] )[A-Z]\w*(?: [A-Z]\w*)*|^(?:(?:hi|hey|hello),? )?(?:im|i['\u2019]m|i am) \w+)"
+    r"((?<=[a-z] )[A-Z]\w*(?: [A-Z]\w*){0,3}|^(?:(?:hi|hey|hello),? )?(?:im|i['\u2019]m|i am) \w+)"
     r" (?=(?:i (?:live|work|am|moved|have|love|like)|im|i['\u2019]m|my)\b)"
 )
 """A name, and the next statement right behind it, without a mark: `my name is Tom i live in leeds`."""

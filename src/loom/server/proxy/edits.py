@@ -420,7 +420,7 @@ def _last_comma(window: str) -> int:
     flat = '"'.join(strings)
     depth = flat.count("[") + flat.count("{") - flat.count("]") - flat.count("}")
     backwards, at = flat[::-1], 0
-    while found := (_BRACKET if depth else _STOP).match(backwards, at):
+    while found := _BRACKET.match(backwards, at) if depth else _STOP.match(backwards, at):
         at = found.end()
         if found[1] == ",":
             return len(flat) - at
