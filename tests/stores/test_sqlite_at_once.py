@@ -23,6 +23,7 @@ from loom.stores.sqlite.connection import Database, holding, spend
 from loom.stores.sqlite.file import Pace, SqliteFile
 from loom.stores.sqlite.store import SqliteStore
 from loom.testing.conformance.suite import ALICE, an_episode
+from tests.timing import until
 
 pytestmark = pytest.mark.anyio
 
@@ -52,6 +53,27 @@ async def test_a_read_runs_where_it_was_quick_enough_to_run(file):
     file._pace.note(WHAT, SLOW)
     places = [await file.view(thread, WHAT) for _ in range(20)]
     assert here not in places[:5], "a slow one is not forgotten at once"
+    assert places[-1] == here
+
+
+async def test_of_reads_at_the_same_time_none_is_done_on_the_event_loop(file):
+    """The event loop would be late for everybody by the sum of what they take."""
+    here, places = threading.get_ident(), list[int]()
+    file._pace.note(WHAT, QUICK)
+
+    async def read() -> None:
+        places.append(await file.view(thread, WHAT))
+
+    async with anyio.create_task_group() as tasks:
+        held = threading.Event()
+        tasks.start_soon(file.view, lambda _: held.wait())
+        await until(lambda: len(file._waiting) == 1)
+        for _ in range(3):
+            tasks.start_soon(read)
+        await until(lambda: len(places) == 3)
+        held.set()
+    assert here not in places
+    await read()
     assert places[-1] == here
 
 

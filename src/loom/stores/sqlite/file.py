@@ -9,9 +9,9 @@ import sys
 import threading
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -537,6 +537,7 @@ class SqliteFile:
         self._writer: Writer | None = None
         self._readers = Readers(self.path)
         self._pace = Pace()
+        self._waiting = set[object]()
         self._is_closed = False
 
     @property
@@ -560,14 +561,19 @@ class SqliteFile:
     async def view(self, action: Callable[[Database], _T], what: What | None = None) -> _T:
         """What `action` returns for one consistent view of the file.
 
-        Where it is said what is read, and that is quick, it is read on the event loop.
+        Where it is said what is read, and that is quick, it is read on the event loop, if no other call is waiting: of
+        many at once, the event loop would be late for all others by the sum of what they take.
         """
         writer = await self.opened()
         if self.is_in_memory:  # another connection would be another database
             return await writer.done(writer.submit(action))
+        with self._counted():
+            return await self._read(action, what)
+
+    async def _read(self, action: Callable[[Database], _T], what: What | None) -> _T:
         if what is None or may_block():
             return await in_thread(partial(self._readers.run, action), _limiter)
-        if self._pace.is_quick(what):
+        if len(self._waiting) == 1 and self._pace.is_quick(what):
             await checkpoint()  # other tasks go on between many reads
             try:
                 return self._paced(what, partial(self._readers.run_at_once, action))
@@ -576,6 +582,16 @@ class SqliteFile:
             except MustWait:
                 pass
         return await in_thread(partial(self._paced, what, partial(self._readers.run, action)), _limiter)
+
+    @contextmanager
+    def _counted(self) -> Generator[None]:
+        """A call that waits, or is about to."""
+        call = object()  # sets are safe between the threads of several event loops; a number would not be
+        self._waiting.add(call)
+        try:
+            yield
+        finally:
+            self._waiting.discard(call)
 
     def _paced(self, what: What, read: Callable[[], _T]) -> _T:
         start = time.perf_counter()
@@ -586,7 +602,8 @@ class SqliteFile:
     async def commit(self, action: Callable[[Database], _T]) -> _T:
         """What `action` returns, after the transaction that holds its changes is durable."""
         writer = await self.opened()
-        return await writer.done(writer.submit(action))
+        with self._counted():
+            return await writer.done(writer.submit(action))
 
     async def erase(self, action: Callable[[Database], _T]) -> tuple[_T, tuple[str, ...]]:
         """Like commit(), then empty the write-ahead log; the texts say what is still pending."""
