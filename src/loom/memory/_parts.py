@@ -110,10 +110,7 @@ class MemoryParts:
         )
         self._upkeep = Upkeep(self._metabolism, self.config)
         self._upkeeps.append(self._upkeep)
-        hurry = self._upkeep.hurry
-        self._accesses = Accesses(
-            store, self.config, clock=clock, make_job=self._metabolism.job, on_jobs=hurry, hold=self._upkeep.hold
-        )
+        self._accesses = Accesses(store, self.config, clock=clock, on_due=self._upkeep.take)
         self._learning: Learning | None = None
         if self.facts_mode == "model":
             reader = None

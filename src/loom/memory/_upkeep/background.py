@@ -41,6 +41,9 @@ class Upkeep:
         self._hurried = set[Scope]()
         self._held: dict[Scope, Moves] = {}
         """What accesses made due, of users whose next turn writes it; their accesses queue no jobs."""
+        self._due: dict[Scope, Moves] = {}
+        """What accesses of others made due, and is queued now."""
+        self._queueing: asyncio.Task[None] | None = None
         self._reports: OrderedDict[Scope, Metabolized] = OrderedDict()
         self._tasks: dict[Scope, asyncio.Task[None]] = {}
         self._sweep: asyncio.TimerHandle | None = None
@@ -56,9 +59,7 @@ class Upkeep:
         self._arm(user)
 
     def _arm(self, user: Scope) -> None:
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:  # not asyncio: aclose() or a worker runs them
+        if (loop := _running_loop()) is None:  # aclose() or a worker runs them
             return
         if self._waiting[user] >= TURNS:
             self._start(user, loop)
@@ -66,15 +67,39 @@ class Upkeep:
             self._sweep.cancel()
         self._sweep = loop.call_later(self._config.learn_seconds, self._start_all, loop)
 
-    def hold(self, user: Scope, moves: Moves) -> bool:
-        """Keep what accesses made due for the next turn of a user; False if nothing says that there will be one."""
+    async def take(self, user: Scope, moves: Moves) -> None:
+        """Keep what accesses made due for the next turn of a user; where nothing says that there will be one, queue it.
+
+        A recall does not wait for that: it would wait for all that is written at the same time.
+        """
         held = self._held.get(user)
-        if held is None or self._closed or len(held.back) >= _MOST_HELD:
-            return False
-        self._held[user] = Moves(held.back | moves.back, held.kinds | moves.kinds)
-        self._waiting[user] += 0  # if no turn comes, it is queued with the jobs of the user
-        self._arm(user)
-        return True
+        if held is not None and not self._closed and len(held.back) < _MOST_HELD:
+            self._held[user] = held | moves
+            self._waiting[user] += 0  # if no turn comes, it is queued with the jobs of the user
+            self._arm(user)
+            return
+        self._due[user] = self._due.get(user, NO_MOVES) | moves
+        loop = _running_loop()
+        if loop is None or self._closed or len(self._due) > _USERS:
+            await self._queue_due()
+        elif self._queueing is None or self._queueing.done() or self._queueing.get_loop() is not loop:
+            self._queueing = loop.create_task(self._queue_due())
+
+    async def _queue_due(self) -> None:
+        """Queue what accesses made due. They are counted: what fails here, the next check of a layer finds."""
+        while self._due:
+            user = next(iter(self._due))
+            try:
+                await self._metabolism.queue_moves(user, self._due.pop(user))
+                self._hurry(user)
+            except Exception as error:  # noqa: BLE001 - no caller awaits this, and stores may be third-party code
+                _log.warning("what a recall made due could not be queued: %s", error)
+
+    async def queued(self) -> None:
+        """Wait until what accesses made due is queued."""
+        task = self._queueing
+        if task is not None and not task.done() and task.get_loop() is _running_loop():
+            await asyncio.wait([task])
 
     def held(self, user: Scope) -> Moves:
         """What accesses made due, and no turn has written yet."""
@@ -82,6 +107,7 @@ class Upkeep:
 
     async def queue(self, user: Scope | None) -> None:
         """Queue what accesses made due, and a check of every layer: of a user, or of all that have some due."""
+        await self.queued()
         waiting = [one for one, due in self._held.items() if due.back or due.kinds]
         for one in waiting if user is None else [user]:
             due = self.held(one)
@@ -94,13 +120,14 @@ class Upkeep:
         if held is not None:
             self._held[user] = Moves(held.back - done.back, held.kinds - done.kinds)
 
-    def hurry(self, user: Scope) -> None:
+    def _hurry(self, user: Scope) -> None:
         """Note that an access queued jobs, which catch_up() runs."""
         if len(self._hurried) < _USERS:
             self._hurried.add(user)
 
     async def catch_up(self, user: Scope) -> None:
         """Run the jobs that accesses of a turn queued; not those that were there before."""
+        await self.queued()
         if user in self._hurried:
             self._hurried.discard(user)
             self._add(user, await self._metabolism.run(user, limit=SHARE, kinds=MOVES))
@@ -119,8 +146,10 @@ class Upkeep:
         """What the jobs of a user did since the last call."""
         return self._reports.pop(user, None)
 
-    def forget(self, user: Scope) -> None:
+    async def forget(self, user: Scope) -> None:
         """Drop what is held of a user: notes in a report may quote what is to be forgotten."""
+        self._due.pop(user, None)
+        await self.queued()
         self._reports.pop(user, None)
         del self._waiting[user]
         self._hurried.discard(user)
@@ -175,3 +204,11 @@ class Upkeep:
         self._reports[user] = done if earlier is None else earlier + done
         while len(self._reports) > _USERS:
             self._reports.popitem(last=False)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs here; None if it is not asyncio."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -182,70 +182,47 @@ def in_layer(layer: Layer) -> Filter:
     return And(Eq("kind", "episode"), Eq("layer", int(layer)), Eq("archived_at", None))
 
 
-class Accesses:
-    """Counts the records that were recalled."""
-
-    def __init__(
-        self,
-        store: Store,
-        config: MemoryConfig,
-        *,
-        clock: Clock,
-        make_job: Callable[..., Job],
-        on_jobs: Callable[[Scope], None],
-        hold: Callable[[Scope, Moves], bool] | None = None,
-    ) -> None:
-        self._store, self._config, self._clock, self._make_job = store, config, clock, make_job
-        self._on_jobs, self._hold = on_jobs, hold
-        self._touches = store if isinstance(store, Touches) else None
-
-    async def count(self, scope: Scope, question: str, hits: Sequence[Hit]) -> None:
-        """Count one access of each record that a question recalled, and of the statement made from it.
-
-        The store ignores ids that do not exist, so the statement is touched without reading it first. It is only read
-        for an archived record that was recalled often enough to come back.
-        """
-        found = {record.id: record for record in recalled(question, hits)}
-        if not found or self._touches is None:
-            return
-        user, now = scope.for_user(), self._clock.now()
-        made = [statement_id(e.id) for e in found.values() if _may_have_successor(e)]
-        await self._touches.touch(user, *dict.fromkeys([*found, *made]), at=now)
-        # Mostly nothing becomes due, so that records with the new count are only made where something does.
-        kinds = {e.id: due_kind(e, self._config, now=now, accesses=e.accesses + 1) for e in found.values()}
-        back = frozenset(id for id, kind in kinds.items() if kind == REVIVE)
-        due = frozenset(kind for kind in kinds.values() if kind is not None and kind != REVIVE)
-        if not (due or back) or (self._hold is not None and self._hold(user, Moves(back, due))):
-            return
-        counted = [changed(e, accesses=e.accesses + 1, accessed_at=now) for e in found.values()]
-        returning = {e.id: e for e in counted if e.id in back and _may_have_successor(e)}
-        others = [e for e in counted if e.id not in returning]
-        jobs: dict[str, Job] = {}
-        for record in (*others, *await successors(self._store, user, [*returning.values()])):
-            if (job := self._due(user, record, now)) is not None:
-                jobs.setdefault(job.key, job)
-        if jobs:
-            await self._store.write(user, jobs=list(jobs.values()))
-            self._on_jobs(user)
-
-    def _due(self, user: Scope, record: Episode, now: datetime) -> Job | None:
-        """The job that this access makes due, if any: a check of its layer, or its return from the archive."""
-        kind = due_kind(record, self._config, now=now)
-        if kind == REVIVE:
-            return self._make_job(user, REVIVE, key=revive_key(record.id), records=[record.id])
-        return None if kind is None else self._make_job(user, kind)
-
-
 class Moves(NamedTuple):
     """What accesses made due: archived records that may come back, and the kinds of jobs that check layers."""
 
     back: frozenset[str] = frozenset()
     kinds: frozenset[str] = frozenset()
 
+    def __or__(self, other: Moves) -> Moves:
+        return Moves(self.back | other.back, self.kinds | other.kinds)
+
     def jobs(self, user: Scope, make_job: Callable[..., Job]) -> list[Job]:
         """The same as jobs."""
         back = [make_job(user, REVIVE, key=revive_key(id), records=[id]) for id in sorted(self.back)]
         return back + [make_job(user, kind) for kind in sorted(self.kinds)]
+
+
+class Accesses:
+    """Counts the records that were recalled, and tells `on_due` what becomes due by that."""
+
+    def __init__(
+        self, store: Store, config: MemoryConfig, *, clock: Clock, on_due: Callable[[Scope, Moves], Awaitable[None]]
+    ) -> None:
+        self._config, self._clock, self._on_due = config, clock, on_due
+        self._touches = store if isinstance(store, Touches) else None
+
+    async def count(self, scope: Scope, question: str, hits: Sequence[Hit]) -> None:
+        """Count one access of each record that a question recalled, and of the statement made from it.
+
+        The store ignores ids that do not exist, so the statement is touched without reading it first.
+        """
+        found = {record.id: record for record in recalled(question, hits)}
+        if not found or self._touches is None:
+            return
+        user, now = scope.for_user(), self._clock.now()
+        made = [statement_id(e.id) for e in found.values() if e.archived_at is not None and not e.sources]
+        await self._touches.touch(user, *dict.fromkeys([*found, *made]), at=now)
+        # Mostly nothing becomes due, so that records with the new count are not made.
+        kinds = {e.id: due_kind(e, self._config, now=now, accesses=e.accesses + 1) for e in found.values()}
+        back = frozenset(id for id, kind in kinds.items() if kind == REVIVE)
+        due = frozenset(kind for kind in kinds.values() if kind is not None and kind != REVIVE)
+        if due or back:
+            await self._on_due(user, Moves(back, due))
 
 
 NO_MOVES = Moves()
@@ -266,10 +243,6 @@ def due_kind(record: Episode, config: MemoryConfig, *, now: datetime, accesses: 
 def revive_key(id: str) -> str:
     """The job key of a record's return: one is open at a time. Hashed, because an id may be as long as a key."""
     return f"{REVIVE}:{sha256(id.encode()).hexdigest()[:32]}"
-
-
-def _may_have_successor(record: Episode) -> bool:
-    return record.archived_at is not None and not record.sources
 
 
 # Sets the importance of records, as a caller or a model rates them.
@@ -403,15 +376,26 @@ class Metabolism:
         )
 
     async def queue_layer_jobs(self, scope: Scope, due: Moves = NO_MOVES) -> None:
-        """Queue a check of every layer of a user, and what is `due`: records expire even when nothing is written.
+        """Queue a check of every layer of a user, and what is `due`: records expire even when nothing is written."""
+        epoch = await self._store.epoch(scope)
+        await self._queue(scope.for_user(), Moves(due.back, frozenset(_LAYER_JOBS)), epoch)
+
+    async def queue_moves(self, user: Scope, due: Moves) -> None:
+        """Queue what accesses made due: of a record that comes back, its statement comes, if there is one."""
+        epoch, now = await self._store.epoch(user), self._clock.now()
+        records = await self._successors(user, due.back) if due.back else []
+        kinds = {e.id: due_kind(e, self._config, now=now) for e in records}
+        back = frozenset(id for id, kind in kinds.items() if kind == REVIVE)
+        await self._queue(user, Moves(back, due.kinds | {kind for kind in kinds.values() if kind} - {REVIVE}), epoch)
+
+    async def _queue(self, user: Scope, due: Moves, epoch: str) -> None:
+        """Queue jobs, read as of an epoch of the user.
 
         Not of a user without records: another process may have forgotten them, and a job would bring the name back.
         """
-        epoch = await self._store.epoch(scope)
-        if await self._store.list(scope.for_user(), limit=1):
-            with suppress(StaleWrite):  # forgotten meanwhile; the next call looks again
-                jobs = Moves(due.back, frozenset(_LAYER_JOBS)).jobs(scope, self.job)
-                await self._store.write(scope.for_user(), jobs=jobs, since=epoch)
+        if (due.back or due.kinds) and await self._store.list(user, limit=1):
+            with suppress(StaleWrite):  # forgotten meanwhile; the next access looks again
+                await self._store.write(user, jobs=due.jobs(user, self.job), since=epoch)
 
     async def run(
         self,
