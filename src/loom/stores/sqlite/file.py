@@ -54,16 +54,19 @@ MOST_READERS = min(4, max(2, os.cpu_count() or 2))
 
 On two cores, four of them take a third more CPU for each search of a busy server than two."""
 _MOST_IDLE = 8
-_LIMITER: RunVar[CapacityLimiter] = RunVar("loom readers of SQLite files")
+_QUICK_READERS = MOST_READERS // 2
+"""How many of them do what is known to be quick, so that this neither waits for what is slow nor for each other: two
+threads that read at once hand the interpreter to and fro, at each row, and take longer than one after the other."""
+_LIMITERS: RunVar[tuple[CapacityLimiter, CapacityLimiter]] = RunVar("loom readers of SQLite files")
 
 
-def _limiter() -> CapacityLimiter:
+def _limiter(*, is_quick: bool) -> CapacityLimiter:
     """What reads of this event loop wait for."""
-    made = _LIMITER.get(None)
+    made = _LIMITERS.get(None)
     if made is None:
-        made = CapacityLimiter(MOST_READERS)
-        _LIMITER.set(made)
-    return made
+        made = CapacityLimiter(_QUICK_READERS), CapacityLimiter(MOST_READERS - _QUICK_READERS)
+        _LIMITERS.set(made)
+    return made[0] if is_quick else made[1]
 
 
 _QUICK = 0.005
@@ -571,9 +574,11 @@ class SqliteFile:
             return await self._read(action, what)
 
     async def _read(self, action: Callable[[Database], _T], what: What | None) -> _T:
+        is_quick = what is not None and self._pace.is_quick(what)
+        limiter = partial(_limiter, is_quick=is_quick)
         if what is None or may_block():
-            return await in_thread(partial(self._readers.run, action), _limiter)
-        if len(self._waiting) == 1 and self._pace.is_quick(what):
+            return await in_thread(partial(self._readers.run, action), limiter)
+        if len(self._waiting) == 1 and is_quick:
             await checkpoint()  # other tasks go on between many reads
             try:
                 return self._paced(what, partial(self._readers.run_at_once, action))
@@ -581,7 +586,9 @@ class SqliteFile:
                 self._pace.note(what, _REFUSED)
             except MustWait:
                 pass
-        return await in_thread(partial(self._paced, what, partial(self._readers.run, action)), _limiter)
+        # Among others, most of the time may be waiting for them.
+        clock = time.perf_counter if len(self._waiting) == 1 else time.thread_time
+        return await in_thread(partial(self._paced, what, partial(self._readers.run, action), clock), limiter)
 
     @contextmanager
     def _counted(self) -> Generator[None]:
@@ -593,10 +600,10 @@ class SqliteFile:
         finally:
             self._waiting.discard(call)
 
-    def _paced(self, what: What, read: Callable[[], _T]) -> _T:
-        start = time.perf_counter()
+    def _paced(self, what: What, read: Callable[[], _T], clock: Callable[[], float] = time.perf_counter) -> _T:
+        start = clock()
         outcome = read()
-        self._pace.note(what, time.perf_counter() - start)
+        self._pace.note(what, clock() - start)
         return outcome
 
     async def commit(self, action: Callable[[Database], _T]) -> _T:
