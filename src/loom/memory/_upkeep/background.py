@@ -27,6 +27,8 @@ LAST_USERS = 32
 """Users whose jobs closing runs; those of the others stay for the next start."""
 _MOST_HELD = 1000
 """Records of a user that wait for their next turn to come back; of more, jobs are queued."""
+_LATELY = 30.0
+"""Seconds for which the return of a record is not queued again: until then its job may not have run."""
 _USERS = 1000
 """Users whose reports are held until report() is called."""
 _log = getLogger(__name__)
@@ -43,6 +45,9 @@ class Upkeep:
         """What accesses made due, of users whose next turn writes it; their accesses queue no jobs."""
         self._due: dict[Scope, Moves] = {}
         """What accesses of others made due, and is queued now."""
+        self._queued: dict[Scope, frozenset[str]] = {}
+        """The records whose return was queued lately: each recall that finds one makes it due again."""
+        self._queued_until = 0.0
         self._queueing: asyncio.Task[None] | None = None
         self._reports: OrderedDict[Scope, Metabolized] = OrderedDict()
         self._tasks: dict[Scope, asyncio.Task[None]] = {}
@@ -78,8 +83,14 @@ class Upkeep:
             self._waiting[user] += 0  # if no turn comes, it is queued with the jobs of the user
             self._arm(user)
             return
-        self._due[user] = self._due.get(user, NO_MOVES) | moves
         loop = _running_loop()
+        if loop is None or loop.time() > self._queued_until or len(self._queued) > _USERS:
+            self._queued.clear()
+            self._queued_until = loop.time() + _LATELY if loop else 0.0
+        new = Moves(moves.back - self._queued.get(user, frozenset()), moves.kinds)
+        if not new.back and not new.kinds:
+            return
+        self._due[user] = self._due.get(user, NO_MOVES) | new
         if loop is None or self._closed or len(self._due) > _USERS:
             await self._queue_due()
         elif self._queueing is None or self._queueing.done() or self._queueing.get_loop() is not loop:
@@ -88,10 +99,11 @@ class Upkeep:
     async def _queue_due(self) -> None:
         """Queue what accesses made due. They are counted: what fails here, the next check of a layer finds."""
         while self._due:
-            user = next(iter(self._due))
+            user, due = self._due.popitem()
             try:
-                await self._metabolism.queue_moves(user, self._due.pop(user))
+                await self._metabolism.queue_moves(user, due)
                 self._hurry(user)
+                self._queued[user] = due.back | self._queued.get(user, frozenset())
             except Exception as error:  # noqa: BLE001 - no caller awaits this, and stores may be third-party code
                 _log.warning("what a recall made due could not be queued: %s", error)
 
@@ -108,6 +120,7 @@ class Upkeep:
     async def queue(self, user: Scope | None) -> None:
         """Queue what accesses made due, and a check of every layer: of a user, or of all that have some due."""
         await self.queued()
+        self._queued.clear()
         waiting = [one for one, due in self._held.items() if due.back or due.kinds]
         for one in waiting if user is None else [user]:
             due = self.held(one)
@@ -130,6 +143,7 @@ class Upkeep:
         await self.queued()
         if user in self._hurried:
             self._hurried.discard(user)
+            self._queued.pop(user, None)
             self._add(user, await self._metabolism.run(user, limit=SHARE, kinds=MOVES))
 
     async def settled(self, user: Scope) -> None:
@@ -150,6 +164,7 @@ class Upkeep:
         """Drop what is held of a user: notes in a report may quote what is to be forgotten."""
         self._due.pop(user, None)
         await self.queued()
+        self._queued.pop(user, None)
         self._reports.pop(user, None)
         del self._waiting[user]
         self._hurried.discard(user)

@@ -389,7 +389,7 @@ class Metabolism:
         await self._queue(user, Moves(back, due.kinds | {kind for kind in kinds.values() if kind} - {REVIVE}), epoch)
 
     async def _queue(self, user: Scope, due: Moves, epoch: str) -> None:
-        """Queue jobs, read as of an epoch of the user.
+        """Queue what was due at an epoch of the user.
 
         Not of a user without records: another process may have forgotten them, and a job would bring the name back.
         """
