@@ -8,8 +8,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from loom.core.checks import as_utc, check_id, check_text
+from loom.core.clock import to_micros
 from loom.core.filter import Filter
-from loom.core.record import Episode, Hit, Layer, Origin, Receipt, Record, Scalar
+from loom.core.record import Episode, Hit, Layer, Origin, Receipt, Record, Scalar, WorkingBlock
 from loom.core.scope import Scope
 from loom.errors import UsageError
 from loom.protocols.embedder import Vector
@@ -194,8 +195,10 @@ class HitColumns:
     """Hits of a search as columns, best first: one list for each property of a record, one array for each signal.
 
     Ranking looks at hundreds of hits and returns a few: no record is made before `read` is called with its place. A
-    fact has no speaker, session or time. Times are whole microseconds, see `loom.core.clock.to_micros`. The array of a
-    signal has NaN where the signal did not find the record. `held` is how many records the scope has, where the store
+    fact has no speaker, session or time. Times are whole microseconds, see `loom.core.clock.to_micros`: `times` of what
+    happened, `recorded` of when it was written, which a
+    block does not say. `derived` says which were made of other records. The array of a signal
+    has NaN where the signal did not find the record. `held` is how many records the scope has, where the store
     knows that without counting.
     """
 
@@ -206,6 +209,8 @@ class HitColumns:
     speakers: Sequence[str | None]
     sessions: Sequence[str | None]
     times: Sequence[int | None]
+    recorded: Sequence[int | None]
+    derived: Sequence[bool]
     attributes: Sequence[Mapping[str, Scalar]]
     signals: Mapping[str, NDArray[np.float64]]
     read: Callable[[int], Record]
@@ -213,6 +218,34 @@ class HitColumns:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @classmethod
+    def of(
+        cls,
+        records: Sequence[Record],
+        signals: Mapping[str, NDArray[np.float64]],
+        read: Callable[[int], Record],
+        *,
+        held: int | None = None,
+    ) -> HitColumns:
+        """The columns of hits that have their records."""
+        turns = [record if isinstance(record, Episode) else None for record in records]
+        written = [None if isinstance(record, WorkingBlock) else record for record in records]
+        return cls(
+            ids=[record.id for record in records],
+            kinds=[record.kind for record in records],
+            texts=[record.text for record in records],
+            origins=[record.provenance.origin for record in records],
+            speakers=[turn and turn.speaker for turn in turns],
+            sessions=[turn and turn.session_id for turn in turns],
+            times=[turn and to_micros(turn.at) for turn in turns],
+            recorded=[one and to_micros(one.recorded_at) for one in written],
+            derived=[bool(one and one.sources) for one in written],
+            attributes=[turn.attributes if turn else {} for turn in turns],
+            signals=signals,
+            read=read,
+            held=held,
+        )
 
 
 @runtime_checkable

@@ -15,7 +15,6 @@ from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from loom.core.clock import to_micros
 from loom.core.codec import record_from_dict, record_to_dict
 from loom.core.filter import And, Eq, Filter, In, Not, Range
 from loom.core.record import Episode, Fact, Hit, Layer, Record, WorkingBlock, changed, rank_key, scored
@@ -617,21 +616,9 @@ def columns_of(
     """Records as the columns of hits, each with what every signal says of it; one that is read is copied."""
     import numpy as np  # noqa: PLC0415 - only a search pays for it
 
-    turns = [record if isinstance(record, Episode) else None for record in records]
     names = dict.fromkeys(name for why in whys for name in why)
-    return HitColumns(
-        ids=[record.id for record in records],
-        kinds=[record.kind for record in records],
-        texts=[record.text for record in records],
-        origins=[record.provenance.origin for record in records],
-        speakers=[turn and turn.speaker for turn in turns],
-        sessions=[turn and turn.session_id for turn in turns],
-        times=[turn and to_micros(turn.at) for turn in turns],
-        attributes=[turn.attributes if turn else {} for turn in turns],
-        signals={name: np.array([why.get(name, np.nan) for why in whys]) for name in names},
-        read=lambda place: copied(records[place]),
-        held=held,
-    )
+    signals = {name: np.array([why.get(name, np.nan) for why in whys]) for name in names}
+    return HitColumns.of(records, signals, lambda place: copied(records[place]), held=held)
 
 
 def copied(record: Record) -> Record:

@@ -149,13 +149,15 @@ def hit_columns(
     found: Iterable[Sequence[Any]] = islice(zip(*rows, strict=True), _EPISODE_COLUMNS)
     if not rows:
         found = [()] * _EPISODE_COLUMNS
-    ids, kinds, stored, origins, _, _, _, times, _, sessions, speakers, _, _, _, _, attributes = found
+    ids, kinds, stored, origins, _, recorded, sources, times, _, sessions, speakers, _, _, _, _, attributes = found
     others = [place for place, kind in enumerate(kinds) if kind != Episode.kind]
     texts: list[str] = list(stored)
     for place in others:  # the text of a fact is made of its parts
         texts[place] = read(place).text
     is_sound = {*map(type, ids), *map(type, texts)} <= {str} and {*map(type, (*sessions, *speakers))} <= _MAYBE_TEXT
-    if not is_sound or list(map(type, times)).count(int) != len(rows) - len(others):
+    turns = len(rows) - len(others)
+    are_known = [*map(type, recorded)].count(int) == turns + sum(type(recorded[place]) is int for place in others)
+    if not is_sound or [*map(type, times)].count(int) != turns or not are_known:
         for place in range(len(rows)):
             read(place)
     return HitColumns(
@@ -166,6 +168,8 @@ def hit_columns(
         speakers=speakers,
         sessions=sessions,
         times=times,
+        recorded=recorded,
+        derived=[value is not None for value in sources],
         attributes=[
             _NO_ATTRIBUTES if value is None else _read_attributes(id, value)
             for id, value in zip(ids, attributes, strict=True)

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from loom.core.checks import RANKED, REACH
 from loom.core.clock import to_micros
 from loom.core.doors import Late
-from loom.core.record import Episode, Record
+from loom.core.record import Episode
+from loom.protocols.memory_store import HitColumns
 from loom.text.passages import sentences, stems_in
 from loom.text.time_words import TimeHint
 from loom.text.words import content_terms, query_terms
@@ -588,41 +589,51 @@ _SEVERAL = re.compile(
 
 
 class _RankedTurn(NamedTuple):
-    age: tuple[datetime, datetime, str]
+    age: tuple[int, int, str]
     id: str
     text: str
     speaker: str | None
     role: str | None
     words: int
+    said: int
+    """The words without the stamp that the text begins with."""
     asks: bool
 
 
-def newest_first(question: str, ranked: Sequence[Ranked], records: Mapping[str, Record]) -> list[Ranked]:
-    """The ranking with each later statement moved above the earlier ones that it repeats: the signal `newer`."""
-    ranked = [*_people(question, ranked[:TOP], records), *ranked[TOP:]]
-    return ranked if _SEVERAL.search(question) else [*_messages(question, ranked[:FIRST], records), *ranked[FIRST:]]
+def newest_first(question: str, ranked: Sequence[Ranked], hits: HitColumns, places: Mapping[str, int]) -> list[Ranked]:
+    """The ranking with each later statement moved above the earlier ones that it repeats: the signal `newer`.
+
+    `places` says where each id is among the hits; what is not among them, as a fact of a second hop, stays.
+    """
+    best = [place for r in ranked[:TOP] if (place := places.get(r.id)) is not None and _is_original(hits, place)]
+    people = [place for place in best if not _is_message(hits, place)]
+    ranked = [*_people(question, ranked[:TOP], hits, people), *ranked[TOP:]]
+    if _SEVERAL.search(question):
+        return ranked
+    first = [place for r in ranked[:FIRST] if (place := places.get(r.id)) is not None and _is_original(hits, place)]
+    users = [place for place in first if _is_message(hits, place) and _role(hits, place) == "user"]
+    return [*_messages(question, ranked[:FIRST], hits, users), *ranked[FIRST:]]
 
 
-def _people(question: str, ranked: Sequence[Ranked], records: Mapping[str, Record]) -> list[Ranked]:
+def _people(question: str, ranked: Sequence[Ranked], hits: HitColumns, places: Sequence[int]) -> list[Ranked]:
     bits: dict[str, int] = {}
     wanted = _words(question, bits)
-    turns = sorted(_turn(e, _words(e.text[:RANKED], bits)) for e in _originals(ranked, records) if not _is_message(e))
-    stamps = {turn.id: _words(found[0], bits) for turn in turns if (found := _STAMP.match(turn.text))}
+    turns = sorted(_turn(hits, place, _words(hits.texts[place][:RANKED], bits), bits) for place in places)
 
     def repeats(older: _RankedTurn, newer: _RankedTurn) -> bool:
-        shared = (older.words & newer.words & ~(stamps.get(older.id, 0) | stamps.get(newer.id, 0))).bit_count()
-        is_same = (older.speaker, older.role) == (newer.speaker, newer.role) and shared >= SHARED
-        is_alike = is_same and shared >= ALIKE * (older.words | newer.words).bit_count()
+        shared = (older.said & newer.said).bit_count()
+        if shared < SHARED or (older.speaker, older.role) != (newer.speaker, newer.role):
+            return False
+        is_alike = shared >= ALIKE * (older.words | newer.words).bit_count()
         return is_alike and not _is_of_another(older, newer, wanted, bits)
 
     return _moved(ranked, [turn for turn in turns if not turn.asks], turns, repeats)
 
 
-def _messages(question: str, ranked: Sequence[Ranked], records: Mapping[str, Record]) -> list[Ranked]:
+def _messages(question: str, ranked: Sequence[Ranked], hits: HitColumns, places: Sequence[int]) -> list[Ranked]:
     bits: dict[str, int] = {}
     stems = content_terms(question)
-    messages = [e for e in _originals(ranked, records) if _is_message(e) and role_of(e) == "user"]
-    turns = sorted(_turn(e, _told(e.text[:RANKED], stems, bits)) for e in messages)
+    turns = sorted(_turn(hits, place, _told(hits.texts[place][:RANKED], stems, bits), bits) for place in places)
     _, *others = question.split()
     names = query_terms(" ".join(word for word in others if word != word.lower() or _DIGIT.search(word)))
     names += tuple(filter(_PAIR.fullmatch, stems))
@@ -634,13 +645,34 @@ def _messages(question: str, ranked: Sequence[Ranked], records: Mapping[str, Rec
     return _moved(ranked, turns, turns, repeats)
 
 
-def _is_message(episode: Episode) -> bool:
+def _is_original(hits: HitColumns, place: int) -> bool:
+    """Whether it is what happened, and was not made of other records."""
+    return hits.kinds[place] == Episode.kind and not hits.derived[place]
+
+
+def _role(hits: HitColumns, place: int) -> str | None:
+    return speaker_role(hits.speakers[place], hits.origins[place])
+
+
+def _is_message(hits: HitColumns, place: int) -> bool:
     """Whether it is part of a conversation between a user and an assistant: not a person's turn, and not a note."""
-    return episode.speaker is not None and role_of(episode) is not None
+    return hits.speakers[place] is not None and _role(hits, place) is not None
 
 
-def _originals(ranked: Iterable[Ranked], records: Mapping[str, Record]) -> Iterator[Episode]:
-    return (record for r in ranked if isinstance(record := records[r.id], Episode) and not record.sources)
+def _turn(hits: HitColumns, place: int, words: int, bits: dict[str, int]) -> _RankedTurn:
+    at, recorded, whole = hits.times[place], hits.recorded[place], hits.texts[place]
+    text = whole[:RANKED]
+    stamp = _STAMP.match(text)
+    return _RankedTurn(
+        age=(at or 0, recorded or 0, hits.ids[place]),  # at equal times the order of arrival decides: that of ids
+        id=hits.ids[place],
+        text=text,
+        speaker=hits.speakers[place],
+        role=_role(hits, place),
+        words=words,
+        said=words & ~_words(stamp[0], bits) if stamp else words,
+        asks=asks(whole),
+    )
 
 
 def _moved(
@@ -654,18 +686,20 @@ def _moved(
     `turns` are in the order of time, and hold the newer ones.
     """
     found = {r.id: r for r in ranked}
+    scores = {r.id: r.score for r in ranked}
     for newer in newer_ones:
-        own, above = found[newer.id], -inf
-        lowest, highest = own.score, own.score + FAR
+        lowest, above = scores[newer.id], -inf
+        highest = lowest + FAR
         for older in turns:
             if older is newer:
                 break
-            score = found[older.id].score
+            score = scores[older.id]
             if lowest <= score <= highest and score > above and repeats(older, newer):
                 above = score
         if above > -inf:
-            score = above + _STEP
+            own, score = found[newer.id], above + _STEP
             found[own.id] = Ranked(own.id, score, {**own.why, "newer": score - own.score})
+            scores[own.id] = score
     return sorted(found.values(), key=lambda r: (-r.score, r.id))
 
 
@@ -690,13 +724,6 @@ def _told(text: str, stems: tuple[str, ...], bits: dict[str, int]) -> int:
     told = (text[span.start : span.end] for span in sentences(text))
     found = [stems_in(sentence, stems) for sentence in told if not (asks(sentence) and _OPENS_QUESTION.match(sentence))]
     return _bits(max(found, key=len, default=()), bits)
-
-
-def _turn(episode: Episode, words: int) -> _RankedTurn:
-    # At equal times the order of arrival decides, which is the order of ids.
-    age = (episode.at, episode.recorded_at, episode.id)
-    text = episode.text[:RANKED]
-    return _RankedTurn(age, episode.id, text, episode.speaker, role_of(episode), words, asks(episode.text))
 
 
 def _is_of_another(older: _RankedTurn, newer: _RankedTurn, wanted: int, bits: dict[str, int]) -> bool:

@@ -226,7 +226,7 @@ class Recall:
         # searches for the older statements which it contradicts.
         if not _is_statement(question) and not _told_then(hints.when, ranked[:TOP], records):
             size = _compared(records.text_of(r.id) for r in ranked[:TOP])
-            ranked = await off_loop(size, partial(newest_first, question, ranked, records))
+            ranked = await off_loop(size, partial(newest_first, question, ranked, found, records.place_of))
             best, rest = ranked[:TOP], ranked[TOP:]
             best = await facts_first(self._store, scope, best, records, question=question, query=query)
             ranked = [*best, *rest]

@@ -69,20 +69,9 @@ def as_columns(hits: Sequence[Hit]) -> HitColumns:
     """The columns of hits that have their records."""
     found = [(hit.item, hit.why) for hit in hits if not isinstance(hit.item, Passage)]
     records = [record for record, _ in found]
-    turns = [record if isinstance(record, Episode) else None for record in records]
     names = dict.fromkeys(name for _, why in found for name in why)
-    return HitColumns(
-        ids=[record.id for record in records],
-        kinds=[record.kind for record in records],
-        texts=[record.text for record in records],
-        origins=[record.provenance.origin for record in records],
-        speakers=[turn and turn.speaker for turn in turns],
-        sessions=[turn and turn.session_id for turn in turns],
-        times=[turn and to_micros(turn.at) for turn in turns],
-        attributes=[turn.attributes if turn else {} for turn in turns],
-        signals={name: np.array([why.get(name, np.nan) for _, why in found]) for name in names},
-        read=records.__getitem__,
-    )
+    signals = {name: np.array([why.get(name, np.nan) for _, why in found]) for name in names}
+    return HitColumns.of(records, signals, records.__getitem__)
 
 
 def chosen(hits: HitColumns, places: Sequence[int]) -> HitColumns:
@@ -98,6 +87,8 @@ def chosen(hits: HitColumns, places: Sequence[int]) -> HitColumns:
         speakers=[hits.speakers[place] for place in places],
         sessions=[hits.sessions[place] for place in places],
         times=[hits.times[place] for place in places],
+        recorded=[hits.recorded[place] for place in places],
+        derived=[hits.derived[place] for place in places],
         attributes=[hits.attributes[place] for place in places],
         signals=signals,
         read=lambda place: hits.read(places[place]),
