@@ -2,7 +2,9 @@
 
 import json
 from datetime import timedelta
+from functools import partial
 
+import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ from loom.core.filter import Eq
 from loom.core.record import Claim, Layer
 from loom.core.scope import Scope
 from loom.errors import NotFound, UsageError
-from loom.memory._upkeep.summaries import episode_id
+from loom.memory._upkeep.summaries import episode_id, waiting_jobs
 from loom.memory._write.extract_llm import LlmExtractor
 from loom.memory.memory import Memory
 from loom.protocols.extractor import Extraction
@@ -315,3 +317,67 @@ async def test_a_layer_that_an_import_filled_empties_where_no_jobs_are_run(clock
         after = await memory.stats(**USER)
         assert after["L1"] <= memory.config.l1.capacity
         assert sum(after[name] for name in ("L1", "L2", "L3", "L4", "archived")) >= 630
+
+
+class SlowStore(InMemoryStore):
+    """A store whose jobs are written when the test lets them."""
+
+    def __init__(self, clock):
+        super().__init__(clock=clock)
+        self.may_write = anyio.Event()
+        self.written = 0
+
+    async def write(self, scope, *, jobs=(), **changes):
+        if jobs and not changes.get("put"):
+            await self.may_write.wait()
+            self.written += 1
+        return await super().write(scope, jobs=jobs, **changes)
+
+
+async def aged(store, clock):
+    """A memory whose record was archived, and recalled until it may come back."""
+    memory = Memory(store, clock=clock)
+    await memory.remember(GATE, **USER)
+    store.may_write.set()
+    await memory.metabolize(**USER)
+    clock.advance(2 * DAY)
+    await memory.metabolize(**USER)
+    for _ in range(2):
+        await memory.recall("gate code", **USER)
+    store.may_write, store.written = anyio.Event(), 0
+    return memory
+
+
+async def test_a_recall_does_not_wait_for_the_jobs_that_it_makes_due(clock):
+    store = SlowStore(clock)
+    memory = await aged(store, clock)
+    found = await memory.recall("gate code", **USER)
+    assert [hit.text for hit in found.hits] == [GATE]
+    assert not store.written, "it came back while the job was not written"
+    store.may_write.set()
+    await memory.metabolize(**USER)
+    assert await living(memory) == {"L2": [GATE]}
+
+
+async def test_many_recalls_queue_the_return_of_a_record_once(clock):
+    store = SlowStore(clock)
+    memory = await aged(store, clock)
+    store.may_write.set()
+    for _ in range(5):
+        await memory.recall("gate code", **USER)
+        await memory._upkeep.queued()
+    assert store.written == 1
+    await memory.metabolize(**USER)
+    assert await living(memory) == {"L2": [GATE]}
+
+
+async def test_what_a_recall_made_due_is_not_queued_for_a_user_who_is_forgotten(clock):
+    store = SlowStore(clock)
+    memory = await aged(store, clock)
+    await memory.recall("gate code", **USER)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(memory.forget, **USER))
+        await anyio.wait_all_tasks_blocked()
+        store.may_write.set()
+    assert not await waiting_jobs(store, ALICE, clock.now())
+    assert not await store.list(ALICE, limit=1)

@@ -523,8 +523,10 @@ class Vectors:
 
     @property
     def nbytes(self) -> int:
-        """How much memory they take."""
-        return self._numbers.nbytes + self._matrix.nbytes + (0 if self._sketches is None else self._sketches.nbytes)
+        """How much memory they take; room for later ones takes none before it is used."""
+        matrix = self._matrix[: self._count]
+        sketches = 0 if self._sketches is None else self._sketches[:, : self._count].nbytes
+        return self._numbers.nbytes + matrix.nbytes + sketches
 
     @property
     def numbers(self) -> Numbers:

@@ -421,8 +421,8 @@ SKETCHES = (SKETCH_WORDS * 8 + 1) * BLOCK
 """How many bytes a row of sketches has."""
 _TAIL_BYTES = 4
 """How many bytes a character of a text takes that is kept with its words, roughly."""
-_ROW_BYTES = 1_500
-"""How many bytes a row takes that is kept, roughly."""
+_ROW_BYTES = 800
+"""How many bytes a row takes that is kept, without its text, roughly."""
 _MOST_ROWS = 16_384
 """How many rows of a user are kept for the next searches."""
 _MOST_CHARS = 32 * 2**20
