@@ -9,9 +9,9 @@ import sys
 import threading
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, TypeVar
 import anyio.to_thread
 import apsw
 from anyio import CapacityLimiter
-from anyio.lowlevel import RunVar, checkpoint
+from anyio.lowlevel import RunVar
 
 from loom.core.checks import check_text
 from loom.core.threads import in_thread, may_block, renew_lock_after_fork
@@ -54,24 +54,23 @@ MOST_READERS = min(4, max(2, os.cpu_count() or 2))
 
 On two cores, four of them take a third more CPU for each search of a busy server than two."""
 _MOST_IDLE = 8
-_QUICK_READERS = MOST_READERS // 2
-"""How many of them do what is known to be quick, so that this neither waits for what is slow nor for each other: two
-threads that read at once hand the interpreter to and fro, at each row, and take longer than one after the other."""
 _LIMITERS: RunVar[tuple[CapacityLimiter, CapacityLimiter]] = RunVar("loom readers of SQLite files")
 
 
-def _limiter(*, is_quick: bool) -> CapacityLimiter:
-    """What reads of this event loop wait for."""
+def _limiters() -> tuple[CapacityLimiter, CapacityLimiter]:
+    """What quick reads of this event loop wait for, and what others do."""
     made = _LIMITERS.get(None)
     if made is None:
-        made = CapacityLimiter(_QUICK_READERS), CapacityLimiter(MOST_READERS - _QUICK_READERS)
+        made = CapacityLimiter(1), CapacityLimiter(MOST_READERS)
         _LIMITERS.set(made)
-    return made[0] if is_quick else made[1]
+    return made
 
 
 _QUICK = 0.005
 """Seconds: a read that takes no longer is done on the event loop, without a thread. A turn has four reads
 of half a millisecond to three, and handing one to a thread and its rows back costs up to half a millisecond."""
+_WAITING = 4
+"""How many times as long as its work a read may wait and be quick."""
 _REFUSED = 10.0
 """Seconds that a read counts as that the event loop gave up, because it would have taken long."""
 _MOST_KNOWN = 4_096
@@ -540,7 +539,6 @@ class SqliteFile:
         self._writer: Writer | None = None
         self._readers = Readers(self.path)
         self._pace = Pace()
-        self._waiting = set[object]()
         self._is_closed = False
 
     @property
@@ -564,53 +562,36 @@ class SqliteFile:
     async def view(self, action: Callable[[Database], _T], what: What | None = None) -> _T:
         """What `action` returns for one consistent view of the file.
 
-        Where it is said what is read, and that is quick, it is read on the event loop, if no other call is waiting: of
-        many at once, the event loop would be late for all others by the sum of what they take.
+        Where it is said what is read, and that is quick, it is read on the event loop, one such read after the other:
+        between two of them everything else goes on. Two threads that read at once would hand the interpreter to and
+        fro at each row, and take half as long again.
         """
         writer = await self.opened()
         if self.is_in_memory:  # another connection would be another database
             return await writer.done(writer.submit(action))
-        with self._counted():
-            return await self._read(action, what)
-
-    async def _read(self, action: Callable[[Database], _T], what: What | None) -> _T:
-        is_quick = what is not None and self._pace.is_quick(what)
-        limiter = partial(_limiter, is_quick=is_quick)
         if what is None or may_block():
-            return await in_thread(partial(self._readers.run, action), limiter)
-        if len(self._waiting) == 1 and is_quick:
-            await checkpoint()  # other tasks go on between many reads
-            try:
-                return self._paced(what, partial(self._readers.run_at_once, action))
-            except TakesLong:
-                self._pace.note(what, _REFUSED)
-            except MustWait:
-                pass
-        # Among others, most of the time may be waiting for them.
-        clock = time.perf_counter if len(self._waiting) == 1 else time.thread_time
-        return await in_thread(partial(self._paced, what, partial(self._readers.run, action), clock), limiter)
+            return await in_thread(partial(self._readers.run, action), lambda: _limiters()[1])
+        if self._pace.is_quick(what):
+            async with _limiters()[0]:
+                try:
+                    return self._paced(what, partial(self._readers.run_at_once, action))
+                except TakesLong:
+                    self._pace.note(what, _REFUSED)
+                except MustWait:
+                    pass
+        return await in_thread(partial(self._paced, what, partial(self._readers.run, action)), lambda: _limiters()[1])
 
-    @contextmanager
-    def _counted(self) -> Generator[None]:
-        """A call that waits, or is about to."""
-        call = object()  # sets are safe between the threads of several event loops; a number would not be
-        self._waiting.add(call)
-        try:
-            yield
-        finally:
-            self._waiting.discard(call)
-
-    def _paced(self, what: What, read: Callable[[], _T], clock: Callable[[], float] = time.perf_counter) -> _T:
-        start = clock()
+    def _paced(self, what: What, read: Callable[[], _T]) -> _T:
+        start, cpu = time.perf_counter(), time.thread_time()
         outcome = read()
-        self._pace.note(what, clock() - start)
+        # What other threads held up is not slow by itself; what waits for a disk is.
+        self._pace.note(what, max(time.thread_time() - cpu, (time.perf_counter() - start) / _WAITING))
         return outcome
 
     async def commit(self, action: Callable[[Database], _T]) -> _T:
         """What `action` returns, after the transaction that holds its changes is durable."""
         writer = await self.opened()
-        with self._counted():
-            return await writer.done(writer.submit(action))
+        return await writer.done(writer.submit(action))
 
     async def erase(self, action: Callable[[Database], _T]) -> tuple[_T, tuple[str, ...]]:
         """Like commit(), then empty the write-ahead log; the texts say what is still pending."""
