@@ -9,6 +9,10 @@ closed loop): CPU of the server process for one, all threads together, and how m
 which is the capacity. Then 70% of it arrive at random moments, whether or not the server keeps up (an open loop), and a
 latency counts from the moment at which its request was due. The lag of the server's event loop is what the server
 measures of itself, in `/metrics`.
+
+A machine that others use as well is not always as fast. So the caller times a fixed piece of work four times a second,
+in CPU time: latencies are also given for the seconds in which that took at most a tenth longer than while the capacity
+was measured, since 70% of a capacity says nothing once the machine is slower than that.
 """
 
 from __future__ import annotations
@@ -21,11 +25,13 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
@@ -49,6 +55,9 @@ TOKENS: Final = 8
 GOALS: Final = {"add": 2.5, "batch of ten": 0.8}
 LATENCIES: Final = {"add": 350.0, "search": 100.0}
 LAG: Final = 20.0
+_WORK: Final = 10_000
+_EVERY: Final = 0.25
+_SLOWER: Final = 1.1
 _THINGS: Final = ("tea", "coffee", "bread", "cheese", "plums", "pears", "soup", "rice", "noodles", "cake", "honey")
 _PLACES: Final = ("Madrid", "Lisbon", "Oslo", "Turin", "Graz", "Ghent", "Porto", "Basel", "Malmo", "Leeds", "Brno")
 _NAMES: Final = ("Maria", "Jonas", "Aylin", "Pedro", "Ingrid", "Tomas", "Leila", "Marek", "Sofia", "Bruno")
@@ -140,13 +149,41 @@ async def lines_to(address: str, count: int) -> AsyncGenerator[list[Line]]:
             line.close()
 
 
+class Yardstick:
+    """How long a fixed piece of Python takes, in CPU seconds, at moments of a run."""
+
+    def __init__(self) -> None:
+        self._took: list[tuple[float, float]] = []
+        threading.Thread(target=self._measure, daemon=True).start()
+
+    def _measure(self) -> None:
+        while True:
+            start = time.thread_time()
+            sum(number * number for number in range(_WORK))
+            self._took.append((time.perf_counter(), time.thread_time() - start))
+            time.sleep(_EVERY)
+
+    def usual(self, since: float) -> float:
+        """The median since a moment."""
+        return median([took for at, took in self._took if at >= since])
+
+    def slow_seconds(self, since: float, usual: float) -> set[int]:
+        """The seconds since a moment in which it took a tenth longer than usual, or more."""
+        by_second: dict[int, list[float]] = {}
+        for at, took in self._took:
+            by_second.setdefault(int(at - since), []).append(took)
+        return {second for second, all_of_it in by_second.items() if median(all_of_it) > _SLOWER * usual}
+
+
 @dataclass(slots=True)
 class Measured:
     """What one phase did."""
 
+    begin: float = field(default_factory=time.perf_counter)
     wall: float = 0.0
     cpu: float = 0.0
     taken: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    due: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     errors: list[str] = field(default_factory=list[str])
 
     @property
@@ -162,6 +199,17 @@ class Measured:
         if status >= 300:
             self.errors.append(f"{kind}: {status} {body[:200]!r}")
         self.taken.setdefault(kind, []).append(time.perf_counter() - due)
+        self.due.setdefault(kind, []).append(due)
+
+    def without(self, seconds: set[int]) -> dict[str, list[float]]:
+        """The latencies of each kind, but for requests that were due in these seconds, or in the one after."""
+        left_out = seconds | {second + 1 for second in seconds}
+        return {
+            kind: [
+                took for took, due in zip(taken, self.due[kind], strict=True) if int(due - self.begin) not in left_out
+            ]
+            for kind, taken in self.taken.items()
+        }
 
 
 @contextmanager
@@ -258,7 +306,7 @@ async def measure(
     url: str, folder: Path, *, seconds: float, sessions: int, records: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """All phases."""
-    tokens = TokenFile(folder / "tokens.json")
+    tokens, yardstick = TokenFile(folder / "tokens.json"), Yardstick()
     load = Load(sessions, [tokens.add(f"application {number}") for number in range(TOKENS)])
     operator = tokens.add("operator", rights=["operate"])
     each = max(3.0, min(15.0, seconds / 10))
@@ -284,7 +332,7 @@ async def measure(
         found["errors"] += done.errors[:5]
         rate = found["capacity"] * SHARE
         say(f"open loop: {rate:.0f} a second for {seconds:.0f} s")
-        before = await lags(address, operator)
+        usual, before = yardstick.usual(done.begin), await lags(address, operator)
         done = await opened(address, process, load, rate=rate, seconds=seconds)
         found["loop_lag_p99_ms"] = lag_p99(before, await lags(address, operator))
         found["open"] = {
@@ -296,6 +344,11 @@ async def measure(
             "p99_ms": {kind: percentile(taken, 0.99) for kind, taken in done.taken.items()},
             "errors": len(done.errors),
         }
+        slow = yardstick.slow_seconds(done.begin, usual)
+        found["open"]["slow_seconds"] = len(slow)
+        found["open"]["slower"] = yardstick.usual(done.begin) / usual
+        as_fast = done.without(slow)
+        found["open"]["p99_ms_as_fast"] = {kind: percentile(taken, 0.99) for kind, taken in as_fast.items()}
         found["errors"] += done.errors[:5]
     return found
 
@@ -318,6 +371,11 @@ def report(found: dict[str, Any]) -> None:
     for kind, value in done["p99_ms"].items():
         goal = f" (goal < {LATENCIES[kind]:.0f})" if kind in LATENCIES else ""
         console.print(f"  {kind}: p50 {done['p50_ms'][kind]:.1f} ms, p99 {value:.1f} ms{goal}")
+    console.print(
+        f"  the machine took {done['slower']:.2f} times as long for a fixed piece of work as while the capacity was "
+        f"measured; without the {done['slow_seconds']} seconds of more than {_SLOWER}: "
+        + ", ".join(f"{kind} p99 {value:.1f} ms" for kind, value in done["p99_ms_as_fast"].items())
+    )
     console.print(f"  event loop late by at most {found['loop_lag_p99_ms']:.0f} ms, 99 of 100 times (goal < {LAG:.0f})")
     console.print(f"  errors: {done['errors']} (goal 0); server CPU {done['cpu_share']:.0%} of one core")
     for error in found["errors"]:

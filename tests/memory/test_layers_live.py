@@ -2,9 +2,9 @@
 
 import json
 from datetime import timedelta
-from functools import partial
 
 import anyio
+import anyio.lowlevel
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,7 +14,7 @@ from loom.config.memory import MemoryConfig, MemoryLayerConfig, MemoryStrategyTy
 from loom.core.filter import Eq
 from loom.core.record import Claim, Layer
 from loom.core.scope import Scope
-from loom.errors import NotFound, UsageError
+from loom.errors import NotFound, StoreUnavailable, UsageError
 from loom.memory._upkeep.summaries import episode_id, waiting_jobs
 from loom.memory._write.extract_llm import LlmExtractor
 from loom.memory.memory import Memory
@@ -326,10 +326,13 @@ class SlowStore(InMemoryStore):
         super().__init__(clock=clock)
         self.may_write = anyio.Event()
         self.written = 0
+        self.error = None
 
     async def write(self, scope, *, jobs=(), **changes):
         if jobs and not changes.get("put"):
             await self.may_write.wait()
+            if self.error is not None:
+                raise self.error
             self.written += 1
         return await super().write(scope, jobs=jobs, **changes)
 
@@ -351,7 +354,8 @@ async def aged(store, clock):
 async def test_a_recall_does_not_wait_for_the_jobs_that_it_makes_due(clock):
     store = SlowStore(clock)
     memory = await aged(store, clock)
-    found = await memory.recall("gate code", **USER)
+    with anyio.fail_after(60):  # it would wait for ever
+        found = await memory.recall("gate code", **USER)
     assert [hit.text for hit in found.hits] == [GATE]
     assert not store.written, "it came back while the job was not written"
     store.may_write.set()
@@ -365,19 +369,51 @@ async def test_many_recalls_queue_the_return_of_a_record_once(clock):
     store.may_write.set()
     for _ in range(5):
         await memory.recall("gate code", **USER)
-        await memory._upkeep.queued()
+        await anyio.wait_all_tasks_blocked()
     assert store.written == 1
+    clock.advance(timedelta(minutes=1))
+    await memory.recall("gate code", **USER)
+    await anyio.wait_all_tasks_blocked()
+    assert store.written == 2, "nobody ran the job for a minute"
     await memory.metabolize(**USER)
     assert await living(memory) == {"L2": [GATE]}
+
+
+async def test_what_could_not_be_queued_is_queued_by_the_next_recall(clock):
+    store = SlowStore(clock)
+    memory = await aged(store, clock)
+    store.error = StoreUnavailable("the disk is gone")
+    store.may_write.set()
+    await memory.recall("gate code", **USER)
+    await anyio.wait_all_tasks_blocked()
+    store.error = None
+    assert not await waiting_jobs(store, ALICE, clock.now())
+    await memory.recall("gate code", **USER)
+    await anyio.wait_all_tasks_blocked()
+    assert await waiting_jobs(store, ALICE, clock.now())
 
 
 async def test_what_a_recall_made_due_is_not_queued_for_a_user_who_is_forgotten(clock):
     store = SlowStore(clock)
     memory = await aged(store, clock)
     await memory.recall("gate code", **USER)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(partial(memory.forget, **USER))
-        await anyio.wait_all_tasks_blocked()
-        store.may_write.set()
+    await anyio.wait_all_tasks_blocked()
+    await store.forget(ALICE)  # by another process, while the job waits to be written
+    store.may_write.set()
+    await anyio.wait_all_tasks_blocked()
     assert not await waiting_jobs(store, ALICE, clock.now())
     assert not await store.list(ALICE, limit=1)
+
+
+async def test_what_many_recalls_at_once_count_past_a_threshold_moves_up(clock):
+    store = SlowStore(clock)
+    memory = await aged(store, clock)
+    store.may_write.set()
+    await memory.recall("gate code", **USER)
+    await memory.metabolize(**USER)
+    assert await living(memory) == {"L2": [GATE]}
+    for _ in range(6):
+        await memory.recall("gate code", **USER)
+    async with memory.worker(every=0.0):
+        while "L3" not in await living(memory):
+            await anyio.lowlevel.checkpoint()

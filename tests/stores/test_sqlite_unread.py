@@ -60,6 +60,7 @@ async def _read_all(store: SqliteStore, *, found: list[str]) -> None:
         ("text = x'ff'", False),
         ("attributes = '{'", False),
         ("at = 'noon'", False),
+        ("recorded_at = 'noon'", False),
     ],
 )
 async def test_a_damaged_row_is_an_error_when_it_is_found_or_read(tmp_path: Path, change: str, is_found: bool) -> None:

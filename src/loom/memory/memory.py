@@ -385,7 +385,7 @@ class Memory(MemoryEdits):
         for learning in self._learnings:
             learning.interrupt(scope.for_user())
         for upkeep in self._upkeeps:
-            await upkeep.forget(scope.for_user())
+            upkeep.forget(scope.for_user())
         try:
             async with self._locks.of(scope.for_user()):
                 receipt = await self._forget(scope, ids, before)

@@ -196,10 +196,9 @@ class HitColumns:
 
     Ranking looks at hundreds of hits and returns a few: no record is made before `read` is called with its place. A
     fact has no speaker, session or time. Times are whole microseconds, see `loom.core.clock.to_micros`: `times` of what
-    happened, `recorded` of when it was written, which a
-    block does not say. `derived` says which were made of other records. The array of a signal
-    has NaN where the signal did not find the record. `held` is how many records the scope has, where the store
-    knows that without counting.
+    happened, `recorded` of when it was written, which a block does not say. `derived` says which were made of other
+    records. The array of a signal has NaN where the signal did not find the record. `held` is how many records the
+    scope has, where the store knows that without counting.
     """
 
     ids: Sequence[str]

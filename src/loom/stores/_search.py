@@ -526,7 +526,7 @@ class Vectors:
         """How much memory they take; room for later ones takes none before it is used."""
         matrix = self._matrix[: self._count]
         sketches = 0 if self._sketches is None else self._sketches[:, : self._count].nbytes
-        return self._numbers.nbytes + matrix.nbytes + sketches
+        return self.numbers.nbytes + matrix.nbytes + sketches
 
     @property
     def numbers(self) -> Numbers:

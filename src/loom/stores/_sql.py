@@ -155,9 +155,12 @@ def hit_columns(
     for place in others:  # the text of a fact is made of its parts
         texts[place] = read(place).text
     is_sound = {*map(type, ids), *map(type, texts)} <= {str} and {*map(type, (*sessions, *speakers))} <= _MAYBE_TEXT
-    turns = len(rows) - len(others)
-    are_known = [*map(type, recorded)].count(int) == turns + sum(type(recorded[place]) is int for place in others)
-    if not is_sound or [*map(type, times)].count(int) != turns or not are_known:
+    at, written = times, recorded
+    if others:
+        turns = sorted({*range(len(rows))}.difference(others))
+        at, written = [times[place] for place in turns], [recorded[place] for place in turns]
+    are_times = [*map(type, (*at, *written))].count(int) == 2 * len(at)
+    if not is_sound or not are_times:
         for place in range(len(rows)):
             read(place)
     return HitColumns(

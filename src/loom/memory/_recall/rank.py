@@ -595,8 +595,6 @@ class _RankedTurn(NamedTuple):
     speaker: str | None
     role: str | None
     words: int
-    said: int
-    """The words without the stamp that the text begins with."""
     asks: bool
 
 
@@ -618,10 +616,12 @@ def newest_first(question: str, ranked: Sequence[Ranked], hits: HitColumns, plac
 def _people(question: str, ranked: Sequence[Ranked], hits: HitColumns, places: Sequence[int]) -> list[Ranked]:
     bits: dict[str, int] = {}
     wanted = _words(question, bits)
-    turns = sorted(_turn(hits, place, _words(hits.texts[place][:RANKED], bits), bits) for place in places)
+    turns = sorted(_turn(hits, place, _words(hits.texts[place][:RANKED], bits)) for place in places)
+    stamps = {turn.id: _words(found[0], bits) for turn in turns if (found := _STAMP.match(turn.text))}
+    said = {turn.id: turn.words & ~stamps.get(turn.id, 0) for turn in turns}
 
     def repeats(older: _RankedTurn, newer: _RankedTurn) -> bool:
-        shared = (older.said & newer.said).bit_count()
+        shared = (said[older.id] & said[newer.id]).bit_count()
         if shared < SHARED or (older.speaker, older.role) != (newer.speaker, newer.role):
             return False
         is_alike = shared >= ALIKE * (older.words | newer.words).bit_count()
@@ -633,7 +633,7 @@ def _people(question: str, ranked: Sequence[Ranked], hits: HitColumns, places: S
 def _messages(question: str, ranked: Sequence[Ranked], hits: HitColumns, places: Sequence[int]) -> list[Ranked]:
     bits: dict[str, int] = {}
     stems = content_terms(question)
-    turns = sorted(_turn(hits, place, _told(hits.texts[place][:RANKED], stems, bits), bits) for place in places)
+    turns = sorted(_turn(hits, place, _told(hits.texts[place][:RANKED], stems, bits)) for place in places)
     _, *others = question.split()
     names = query_terms(" ".join(word for word in others if word != word.lower() or _DIGIT.search(word)))
     names += tuple(filter(_PAIR.fullmatch, stems))
@@ -659,20 +659,11 @@ def _is_message(hits: HitColumns, place: int) -> bool:
     return hits.speakers[place] is not None and _role(hits, place) is not None
 
 
-def _turn(hits: HitColumns, place: int, words: int, bits: dict[str, int]) -> _RankedTurn:
-    at, recorded, whole = hits.times[place], hits.recorded[place], hits.texts[place]
-    text = whole[:RANKED]
-    stamp = _STAMP.match(text)
-    return _RankedTurn(
-        age=(at or 0, recorded or 0, hits.ids[place]),  # at equal times the order of arrival decides: that of ids
-        id=hits.ids[place],
-        text=text,
-        speaker=hits.speakers[place],
-        role=_role(hits, place),
-        words=words,
-        said=words & ~_words(stamp[0], bits) if stamp else words,
-        asks=asks(whole),
-    )
+def _turn(hits: HitColumns, place: int, words: int) -> _RankedTurn:
+    # At equal times the order of arrival decides, which is the order of ids.
+    age = (hits.times[place] or 0, hits.recorded[place] or 0, hits.ids[place])
+    text, speaker = hits.texts[place], hits.speakers[place]
+    return _RankedTurn(age, hits.ids[place], text[:RANKED], speaker, _role(hits, place), words, asks(text))
 
 
 def _moved(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from contextlib import suppress
+from datetime import datetime, timedelta
 from logging import getLogger
 from typing import TYPE_CHECKING
 
+from loom.core.clock import Clock
 from loom.core.doors import Late
 from loom.core.scope import Scope
 from loom.errors import LoomError
@@ -27,28 +29,27 @@ LAST_USERS = 32
 """Users whose jobs closing runs; those of the others stay for the next start."""
 _MOST_HELD = 1000
 """Records of a user that wait for their next turn to come back; of more, jobs are queued."""
-_LATELY = 30.0
-"""Seconds for which the return of a record is not queued again: until then its job may not have run."""
+_LATELY = timedelta(seconds=30)
+"""How long the return of a record is not queued again: until then its job may not have run."""
 _USERS = 1000
-"""Users whose reports are held until report() is called."""
+"""Users of whom anything is held: reports, what their accesses made due, and what was queued of it lately."""
 _log = getLogger(__name__)
 
 
 class Upkeep:
     """Runs the jobs of users who spoke in this process: those of a turn with it, the others behind the answers."""
 
-    def __init__(self, metabolism: Metabolism, config: MemoryConfig) -> None:
-        self._metabolism, self._config = metabolism, config
+    def __init__(self, metabolism: Metabolism, config: MemoryConfig, clock: Clock) -> None:
+        self._metabolism, self._config, self._clock = metabolism, config, clock
         self._waiting = Counter[Scope]()
         self._hurried = set[Scope]()
         self._held: dict[Scope, Moves] = {}
         """What accesses made due, of users whose next turn writes it; their accesses queue no jobs."""
         self._due: dict[Scope, Moves] = {}
-        """What accesses of others made due, and is queued now."""
-        self._queued: dict[Scope, frozenset[str]] = {}
-        """The records whose return was queued lately: each recall that finds one makes it due again."""
-        self._queued_until = 0.0
-        self._queueing: asyncio.Task[None] | None = None
+        """What accesses of others made due, and is not queued yet."""
+        self._queueing: dict[Scope, asyncio.Task[None]] = {}
+        self._queued: OrderedDict[Scope, dict[str, datetime]] = OrderedDict()
+        """When the return of a record was queued: each recall that finds the record makes it due again."""
         self._reports: OrderedDict[Scope, Metabolized] = OrderedDict()
         self._tasks: dict[Scope, asyncio.Task[None]] = {}
         self._sweep: asyncio.TimerHandle | None = None
@@ -75,7 +76,7 @@ class Upkeep:
     async def take(self, user: Scope, moves: Moves) -> None:
         """Keep what accesses made due for the next turn of a user; where nothing says that there will be one, queue it.
 
-        A recall does not wait for that: it would wait for all that is written at the same time.
+        Where asyncio runs, a recall does not wait for that: it would wait for all that is written at the same time.
         """
         held = self._held.get(user)
         if held is not None and not self._closed and len(held.back) < _MOST_HELD:
@@ -83,35 +84,43 @@ class Upkeep:
             self._waiting[user] += 0  # if no turn comes, it is queued with the jobs of the user
             self._arm(user)
             return
-        loop = _running_loop()
-        if loop is None or loop.time() > self._queued_until or len(self._queued) > _USERS:
-            self._queued.clear()
-            self._queued_until = loop.time() + _LATELY if loop else 0.0
-        new = Moves(moves.back - self._queued.get(user, frozenset()), moves.kinds)
-        if not new.back and not new.kinds:
+        now, lately = self._clock.now(), self._queued.get(user, {})
+        back = frozenset(id for id in moves.back if id not in lately or now - lately[id] >= _LATELY)
+        if not back and not moves.kinds:
             return
-        self._due[user] = self._due.get(user, NO_MOVES) | new
-        if loop is None or self._closed or len(self._due) > _USERS:
-            await self._queue_due()
-        elif self._queueing is None or self._queueing.done() or self._queueing.get_loop() is not loop:
-            self._queueing = loop.create_task(self._queue_due())
+        self._due[user] = self._due.get(user, NO_MOVES) | Moves(back, moves.kinds)
+        loop, running = _running_loop(), self._queueing.get(user)
+        if loop is None or self._closed or len(self._queueing) >= _USERS:
+            await self._queue_due(user)
+        elif running is None or running.get_loop() is not loop:
+            task = self._queueing[user] = loop.create_task(self._queue_due(user))
+            task.add_done_callback(lambda done: self._queueing.get(user) is done and self._queueing.pop(user))
 
-    async def _queue_due(self) -> None:
-        """Queue what accesses made due. They are counted: what fails here, the next check of a layer finds."""
-        while self._due:
-            user, due = self._due.popitem()
+    async def _queue_due(self, user: Scope) -> None:
+        """Queue what accesses of a user made due, and what they make due meanwhile."""
+        while due := self._due.pop(user, None):
             try:
-                await self._metabolism.queue_moves(user, due)
-                self._hurry(user)
-                self._queued[user] = due.back | self._queued.get(user, frozenset())
+                queued = await self._metabolism.queue_moves(user, due)
             except Exception as error:  # noqa: BLE001 - no caller awaits this, and stores may be third-party code
                 _log.warning("what a recall made due could not be queued: %s", error)
+                return  # records in the archive are due again when they are recalled; layers are checked anyway
+            except BaseException:  # the event loop ends
+                self._due[user] = self._due.get(user, NO_MOVES) | due
+                raise
+            self._hurry(user)
+            lately = self._queued.setdefault(user, {})
+            lately.update(dict.fromkeys(queued, self._clock.now()))
+            self._queued.move_to_end(user)
+            if len(lately) > _MOST_HELD or len(self._queued) > _USERS:
+                self._queued.popitem(last=len(lately) > _MOST_HELD)
 
-    async def queued(self) -> None:
-        """Wait until what accesses made due is queued."""
-        task = self._queueing
-        if task is not None and not task.done() and task.get_loop() is _running_loop():
-            await asyncio.wait([task])
+    async def _settle_due(self, user: Scope) -> None:
+        """Have what accesses of a user made due queued."""
+        running = self._queueing.get(user)
+        if running is not None and not running.done() and running.get_loop() is _running_loop():
+            await asyncio.wait([running])
+        await self._queue_due(user)
+        self._queued.pop(user, None)
 
     def held(self, user: Scope) -> Moves:
         """What accesses made due, and no turn has written yet."""
@@ -119,8 +128,8 @@ class Upkeep:
 
     async def queue(self, user: Scope | None) -> None:
         """Queue what accesses made due, and a check of every layer: of a user, or of all that have some due."""
-        await self.queued()
-        self._queued.clear()
+        for one in [*{**self._due, **self._queueing}] if user is None else [user]:
+            await self._settle_due(one)
         waiting = [one for one, due in self._held.items() if due.back or due.kinds]
         for one in waiting if user is None else [user]:
             due = self.held(one)
@@ -140,10 +149,9 @@ class Upkeep:
 
     async def catch_up(self, user: Scope) -> None:
         """Run the jobs that accesses of a turn queued; not those that were there before."""
-        await self.queued()
+        await self._settle_due(user)
         if user in self._hurried:
             self._hurried.discard(user)
-            self._queued.pop(user, None)
             self._add(user, await self._metabolism.run(user, limit=SHARE, kinds=MOVES))
 
     async def settled(self, user: Scope) -> None:
@@ -160,10 +168,9 @@ class Upkeep:
         """What the jobs of a user did since the last call."""
         return self._reports.pop(user, None)
 
-    async def forget(self, user: Scope) -> None:
+    def forget(self, user: Scope) -> None:
         """Drop what is held of a user: notes in a report may quote what is to be forgotten."""
         self._due.pop(user, None)
-        await self.queued()
         self._queued.pop(user, None)
         self._reports.pop(user, None)
         del self._waiting[user]

@@ -377,16 +377,31 @@ class Metabolism:
 
     async def queue_layer_jobs(self, scope: Scope, due: Moves = NO_MOVES) -> None:
         """Queue a check of every layer of a user, and what is `due`: records expire even when nothing is written."""
-        epoch = await self._store.epoch(scope)
-        await self._queue(scope.for_user(), Moves(due.back, frozenset(_LAYER_JOBS)), epoch)
+        with suppress(StaleWrite):  # something is forgotten all the time; the next call looks again
+            wanted = Moves(due.back, frozenset(_LAYER_JOBS))
+            await retry_stale(self._store, scope, lambda epoch: self._queue(scope.for_user(), wanted, epoch))
 
-    async def queue_moves(self, user: Scope, due: Moves) -> None:
-        """Queue what accesses made due: of a record that comes back, its statement comes, if there is one."""
-        epoch, now = await self._store.epoch(user), self._clock.now()
-        records = await self._successors(user, due.back) if due.back else []
-        kinds = {e.id: due_kind(e, self._config, now=now) for e in records}
-        back = frozenset(id for id, kind in kinds.items() if kind == REVIVE)
-        await self._queue(user, Moves(back, due.kinds | {kind for kind in kinds.values() if kind} - {REVIVE}), epoch)
+    async def queue_moves(self, user: Scope, due: Moves) -> frozenset[str]:
+        """Queue what accesses made due, and return those of the archived records for which something was queued.
+
+        Of a record that comes back, its statement comes, if there is one. Where that was never archived, its layer is
+        checked if it deserves to move up: accesses since may have counted past the threshold.
+        """
+
+        async def attempt(epoch: str) -> frozenset[str]:
+            now, back, kinds, queued = self._clock.now(), set[str](), set(due.kinds), set[str]()
+            for record in await self._successors(user, due.back) if due.back else ():
+                if record.archived_at is None and deserves_promotion(record, self._config, now=now):
+                    kinds.add(LAYER_JOBS[record.layer])
+                elif record.archived_at is not None and due_kind(record, self._config, now=now) == REVIVE:
+                    back.add(record.id)
+                else:
+                    continue
+                queued |= {record.id, *record.sources}
+            await self._queue(user, Moves(frozenset(back), frozenset(kinds)), epoch)
+            return due.back & queued
+
+        return await retry_stale(self._store, user, attempt)
 
     async def _queue(self, user: Scope, due: Moves, epoch: str) -> None:
         """Queue what was due at an epoch of the user.
@@ -394,8 +409,7 @@ class Metabolism:
         Not of a user without records: another process may have forgotten them, and a job would bring the name back.
         """
         if (due.back or due.kinds) and await self._store.list(user, limit=1):
-            with suppress(StaleWrite):  # forgotten meanwhile; the next access looks again
-                await self._store.write(user, jobs=due.jobs(user, self.job), since=epoch)
+            await self._store.write(user, jobs=due.jobs(user, self.job), since=epoch)
 
     async def run(
         self,

@@ -54,23 +54,34 @@ MOST_READERS = min(4, max(2, os.cpu_count() or 2))
 
 On two cores, four of them take a third more CPU for each search of a busy server than two."""
 _MOST_IDLE = 8
-_LIMITERS: RunVar[tuple[CapacityLimiter, CapacityLimiter]] = RunVar("loom readers of SQLite files")
+_READS: RunVar[CapacityLimiter] = RunVar("loom readers of SQLite files")
+_QUICK_READS: RunVar[CapacityLimiter] = RunVar("loom quick reads of SQLite files")
 
 
-def _limiters() -> tuple[CapacityLimiter, CapacityLimiter]:
-    """What quick reads of this event loop wait for, and what others do."""
-    made = _LIMITERS.get(None)
+def _reads() -> CapacityLimiter:
+    """What reads in threads wait for, of one event loop."""
+    return _made(_READS, MOST_READERS)
+
+
+def _quick_reads() -> CapacityLimiter:
+    """What reads on the event loop wait for."""
+    return _made(_QUICK_READS, 1)
+
+
+def _made(variable: RunVar[CapacityLimiter], most: int) -> CapacityLimiter:
+    made = variable.get(None)
     if made is None:
-        made = CapacityLimiter(1), CapacityLimiter(MOST_READERS)
-        _LIMITERS.set(made)
+        made = CapacityLimiter(most)
+        variable.set(made)
     return made
 
 
 _QUICK = 0.005
-"""Seconds: a read that takes no longer is done on the event loop, without a thread. A turn has four reads
+"""Seconds of work: a read with no more is done on the event loop, without a thread. A turn has four reads
 of half a millisecond to three, and handing one to a thread and its rows back costs up to half a millisecond."""
 _WAITING = 4
-"""How many times as long as its work a read may wait and be quick."""
+"""A read counts as having worked for this part of the time that it took, at the least: the rest, other threads may have
+held it up. So one that waits for a disk is quick up to 20 ms."""
 _REFUSED = 10.0
 """Seconds that a read counts as that the event loop gave up, because it would have taken long."""
 _MOST_KNOWN = 4_096
@@ -570,16 +581,17 @@ class SqliteFile:
         if self.is_in_memory:  # another connection would be another database
             return await writer.done(writer.submit(action))
         if what is None or may_block():
-            return await in_thread(partial(self._readers.run, action), lambda: _limiters()[1])
+            return await in_thread(partial(self._readers.run, action), _reads)
         if self._pace.is_quick(what):
-            async with _limiters()[0]:
+            async with _quick_reads():
                 try:
-                    return self._paced(what, partial(self._readers.run_at_once, action))
+                    if self._pace.is_quick(what):  # those that waited before this one may have found that it is not
+                        return self._paced(what, partial(self._readers.run_at_once, action))
                 except TakesLong:
                     self._pace.note(what, _REFUSED)
                 except MustWait:
                     pass
-        return await in_thread(partial(self._paced, what, partial(self._readers.run, action)), lambda: _limiters()[1])
+        return await in_thread(partial(self._paced, what, partial(self._readers.run, action)), _reads)
 
     def _paced(self, what: What, read: Callable[[], _T]) -> _T:
         start, cpu = time.perf_counter(), time.thread_time()

@@ -14,7 +14,7 @@ import pytest
 
 from loom.core.clock import to_micros
 from loom.core.filter import And, Eq, Not
-from loom.core.record import Episode, Hit, Layer, Provenance, Record, rank_key
+from loom.core.record import Episode, Hit, Layer, Provenance, Record, WorkingBlock, rank_key
 from loom.core.scope import Scope
 from loom.errors import EmbedderMismatch, NotFound, StaleWrite, StoreConflict, UsageError
 from loom.protocols.memory_store import (
@@ -419,16 +419,19 @@ async def _check(store: _BothStore, scope: Scope, query: Query, *, near: int) ->
 
 def _row(columns: HitColumns, place: int) -> tuple[object, ...]:
     """What columns tell of a record."""
-    names = ("ids", "kinds", "texts", "origins", "speakers", "sessions", "times", "attributes")
-    return tuple(getattr(columns, name)[place] for name in names)
+    names = ("ids", "kinds", "texts", "origins", "derived", "speakers", "sessions", "times", "attributes")
+    recorded = columns.recorded[place] if columns.kinds[place] == Episode.kind else None
+    return (*(getattr(columns, name)[place] for name in names), recorded)
 
 
 def _glance(record: Record) -> tuple[object, ...]:
     """The same of the record itself."""
-    head = (record.id, record.kind, record.text, record.provenance.origin)
+    sources = () if isinstance(record, WorkingBlock) else record.sources
+    head = (record.id, record.kind, record.text, record.provenance.origin, bool(sources))
     if not isinstance(record, Episode):
-        return (*head, None, None, None, {})
-    return (*head, record.speaker, record.session_id, to_micros(record.at), record.attributes)
+        return (*head, None, None, None, {}, None)
+    times = to_micros(record.at), to_micros(record.recorded_at)
+    return (*head, record.speaker, record.session_id, times[0], record.attributes, times[1])
 
 
 def _by_id(hits: tuple[Hit, ...]) -> dict[str, Hit]:
