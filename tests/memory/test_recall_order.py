@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from loom.core.record import Episode, Provenance
 from loom.memory._recall.rank import FAR, FIRST, TOP, Ranked, newest_first, role_of
 from loom.memory._shared import POSITION
+from loom.protocols.memory_store import HitColumns
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 WORK = "Lena works as a nurse at the clinic in Graz"
@@ -23,8 +24,16 @@ def said(id, text, *, days=0, speaker=None, **fields):
     )  # fmt: skip
 
 
-def by_age(ranked, records):
-    return newest_first("Where does Lena work?", ranked, records)
+def by_question(question):
+    def by(ranked, records):
+        found = [*records.values()]
+        places = {record.id: place for place, record in enumerate(found)}
+        return newest_first(question, ranked, HitColumns.of(found, {}, found.__getitem__), places)
+
+    return by
+
+
+by_age = by_question("Where does Lena work?")
 
 
 def ordered(*pairs, by=by_age):
@@ -74,7 +83,7 @@ def test_other_speakers_questions_and_summaries_change_nothing():
 def test_what_lacks_a_name_or_a_number_that_is_asked_for_is_of_another():
     def first(question, *texts):
         told = [(said(f"{n:02}", text, days=n), 3.0 - n) for n, text in enumerate(texts)]
-        return ordered(*told, by=lambda ranked, records: newest_first(question, ranked, records))[0]
+        return ordered(*told, by=by_question(question))[0]
 
     phones = ("The phone number of Anna is 555-0100.", "The phone number of Ben is 555-0101.")
     assert first("What is the phone number of Anna?", *phones) == "00"
@@ -118,10 +127,6 @@ def message(id, text, *, days=0, speaker="user"):
     return said(id, text, days=days, speaker=speaker, session_id="s")
 
 
-def by_question(question):
-    return lambda ranked, records: newest_first(question, ranked, records)
-
-
 PACE = "What is my best time over five kilometers?"
 OLD = "Thanks! My best time over five kilometers is 27 minutes. Can you suggest a plan?"
 NEW = "I ran again. It went well: five kilometers in 25 minutes, my best so far. What should I eat?"
@@ -157,7 +162,7 @@ def test_a_later_message_that_only_asks_or_says_little_of_it_stays_behind():
 )
 def test_in_other_languages_a_message_is_not_lifted_for_its_grammar(question, right, later):
     old, new = said("old", right, speaker="user"), said("new", later, days=1, speaker="user")
-    assert ordered((old, 3.0), (new, 1.0), by=lambda r, k: newest_first(question, r, k)) == ["old", "new"]
+    assert ordered((old, 3.0), (new, 1.0), by=by_question(question)) == ["old", "new"]
 
 
 def test_in_chinese_the_later_of_two_messages_comes_first():
@@ -165,7 +170,7 @@ def test_in_chinese_the_later_of_two_messages_comes_first():
         said("old", "我的车是大众。", speaker="user"),
         said("new", "我的车是丰田。", days=1, speaker="user"),
     )
-    assert ordered((old, 3.0), (new, 1.0), by=lambda r, k: newest_first("我的车是什么牌子?", r, k)) == ["new", "old"]
+    assert ordered((old, 3.0), (new, 1.0), by=by_question("我的车是什么牌子?")) == ["new", "old"]
 
 
 def test_a_question_for_several_things_keeps_all_places():
