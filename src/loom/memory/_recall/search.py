@@ -309,12 +309,14 @@ _UNMARKED: Final = re.compile(
     rf"(?:(?:and|so|but|ok|okay|hey|hi|please|again|just) )*(?:"
     rf"{_ASKED}(?:['\u2019]?s|(?: (?!{_WHO}\b)\w+){{0,3}} {_VERB}) {_WHO}\b"
     rf"|(?:(?:can|could|would) you )?(?:please )?(?:tell|remind) me (?:again )?(?!when\b){_ASKED}\b"
+    rf"|(?:(?:can|could|would) you )?(?:please )?"
+    rf"(?:tell me (?:(?:a bit|a little|some|something) )?(?:more|about)|explain|describe)\b"
     rf")[^.!?,:;\n]*[.!]?",
     re.IGNORECASE,
 )
 """A question without a question mark, by its word order, or a request to be told: `where do i live`, `Tell me where I
-live.` A reminder (`Tell me when the pasta is done`) is not one."""
-_NEVER_ASKS: Final = frozenset("defgiklmnquvxyzDEFGIKLMNQUVXYZ0123456789")
+live.`, `Explain the rules.` A reminder (`Tell me when the pasta is done`) is not one."""
+_NEVER_ASKS: Final = frozenset("fgiklmnquvxyzFGIKLMNQUVXYZ0123456789")
 """Characters that no question without a question mark begins with: most turns need no look at the pattern."""
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+")
 _DETAIL: Final = re.compile(r"[\d\"\u201c\u201d\u00ab\u00bb`]|(?<=\S)\s+(?!I\b)[A-Z\u00c0-\u00de]")
