@@ -1,6 +1,7 @@
 """What one write of many records leaves in a SQLite file, and what a session costs that is looked for."""
 
 import random
+from contextlib import nullcontext
 from datetime import timedelta
 from statistics import median
 
@@ -9,12 +10,12 @@ import pytest
 
 from loom.core.filter import Eq
 from loom.engine import open_memory
-from loom.errors import NotFound, StoreUnavailable
+from loom.errors import NotFound, StaleWrite, StoreUnavailable
 from loom.protocols.memory_store import Query
 from loom.stores.base import LeaseRequest
 from loom.stores.sqlite import SqliteStore, file, index, records
 from loom.stores.sqlite.connection import connect
-from loom.testing.conformance.suite import ALICE, a_fact, a_job, an_episode
+from loom.testing.conformance.suite import ALICE, BOB, a_fact, a_job, an_episode
 from loom.testing.fakes import START
 from tests.timing import until
 
@@ -232,3 +233,25 @@ async def test_a_lease_looks_at_each_job_of_a_user_once(tmp_path):
     async with SqliteStore(tmp_path / "jobs.db") as store:
         few, many = await steps_of_a_lease(store, range(10)), await steps_of_a_lease(store, range(10, 1000))
     assert many <= 100 * few
+
+
+@pytest.mark.parametrize(
+    ("then", "is_good"),
+    [("nothing", True), ("a text is removed", False), ("they are forgotten", False), ("another is forgotten", False)],
+)
+async def test_what_was_prepared_for_an_unknown_user_is_good_for_a_new_one(then, is_good):
+    """Otherwise the second message of each new user would be written twice: the first one made the user known."""
+    async with SqliteStore(":memory:") as store:
+        await store.put(BOB, an_episode())
+        since = await store.epoch(ALICE)
+        await store.write(ALICE, put=[an_episode("e1"), an_episode("e2")], since=since)
+        if then == "a text is removed":
+            await store.write(ALICE, delete=["e1"])
+        elif then == "they are forgotten":
+            await store.forget(ALICE)
+            await store.put(ALICE, an_episode("e1"))
+        elif then == "another is forgotten":
+            await store.forget(BOB)
+        with nullcontext() if is_good else pytest.raises(StaleWrite):
+            await store.write(ALICE, put=[an_episode("late")], since=since)
+        assert (await store.get(ALICE, "late") is not None) == is_good

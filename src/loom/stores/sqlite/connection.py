@@ -355,6 +355,7 @@ NUMBER_BITS = 32
 
 
 _GONE = "forgotten users"
+_NOTHING_REMOVED = ".0"
 MOST_NUMBERS = 1 << 27
 """More than a file can hold of one user; scores for so many would take a gigabyte."""
 
@@ -446,14 +447,27 @@ def epoch_of(db: Database, scope: Scope) -> str:
     )
     if found is not None:
         return f"{found[0]}.{found[1]}"
-    # A user who came and went while another call prepared a write is not the user who was never there.
+    return _nobody(db)
+
+
+def _nobody(db: Database) -> str:
+    """The epoch of an unknown user.
+
+    A user who came and went while another call prepared a write is not the user who was never there.
+    """
     gone = one(db, "SELECT value FROM meta WHERE name = ?", _GONE)
     return f"-{gone[0] if gone else 0}"
 
 
 def check_epoch(db: Database, scope: Scope, since: str | None) -> None:
-    """Refuse a write that was prepared before text of its user was removed."""
-    if since is not None and epoch_of(db, scope) != since:
+    """Refuse a write that was prepared before text of its user was removed.
+
+    One that was prepared while the user was unknown is good for a new user: of them, nothing was removed.
+    """
+    if since is None:
+        return
+    epoch = epoch_of(db, scope)
+    if epoch != since and not (epoch.endswith(_NOTHING_REMOVED) and since == _nobody(db)):
         raise StaleWrite(scope.user_id)
 
 
