@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 
 from loom import Agent, tool
@@ -46,6 +47,32 @@ async def test_a_closed_agent_says_that_it_is_closed() -> None:
     with pytest.raises(UsageError, match="this agent is closed"):
         await agent.session()
     await agent.aclose()
+
+
+@pytest.mark.parametrize("place", ["inmemory", "sqlite:{}/m.db"])
+async def test_an_agent_that_is_closed_during_a_run_says_so(tmp_path: Any, place: str) -> None:
+    begun, closed = anyio.Event(), anyio.Event()
+
+    @tool
+    async def wait() -> str:
+        begun.set()
+        await closed.wait()
+        return "waited"
+
+    model = ScriptedModel([ToolCallPart("a", "wait", {}), "Never saved."])
+    agent = Agent(model=model, tools=[wait], memory=place.format(tmp_path))
+
+    async def run(message: str, says: str) -> None:
+        with pytest.raises(UsageError, match=says):
+            await agent.run(message, session_id="s")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run, "Hi.", "this agent was closed during a turn of session 's', which could not end")
+        await begun.wait()
+        tasks.start_soon(run, "And?", "this agent is closed; make another one")  # it waits for the turn before it
+        await anyio.wait_all_tasks_blocked()
+        await agent.aclose()
+        closed.set()
 
 
 @pytest.mark.parametrize("how", ["sqlite:{}", "SQLite:{}", {"backend": "sqlite", "path": "{}"}, {"url": "sqlite:{}"}])

@@ -80,6 +80,19 @@ def test_verify_says_what_differs_and_repairs_it(loom, tmp_path, monkeypatch):
     assert json.loads(loom("store", "verify", "sqlite:m.db", "--json").stdout)["is_right"]
 
 
+def test_the_store_may_be_given_with_url_as_everywhere_else(loom, tmp_path):
+    loom("store", "init", "--url", "sqlite:m.db")
+    fill(f"sqlite:{tmp_path}/m.db")
+    for command, *more in (("verify", "--repair"), ("sweep",)):
+        as_word = loom("store", command, "sqlite:m.db", *more).stdout
+        assert loom("store", command, "--url", "sqlite:m.db", *more).stdout == as_word
+    assert loom("doctor", "--url", "sqlite:m.db").stdout == loom("doctor", "sqlite:m.db").stdout
+    for command in ("init", "verify", "sweep"):
+        assert "no store is given; name it" in loom("store", command, code=2).stderr
+    for command in (("store", "init"), ("store", "verify"), ("store", "sweep"), ("doctor",)):
+        assert "given twice" in loom(*command, "sqlite:m.db", "--url", "sqlite:m.db", code=2).stderr
+
+
 def test_verify_of_an_index(loom, tmp_path):
     fill(f"qdrant:{tmp_path}/v")
     import shutil

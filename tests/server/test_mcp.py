@@ -19,6 +19,7 @@ from mcp_types import ResourceTemplateReference
 
 from loom import Agent, CompactionConfig, Retain, open_checkpoints, open_memory
 from loom.server.mcp import TOOLS, MemoryTools, mcp_server
+from tests.commands import LOOM, run_loom
 
 pytestmark = pytest.mark.anyio
 
@@ -246,6 +247,16 @@ async def test_stored_text_cannot_forge_a_line_of_an_answer(memory) -> None:
 
 async def test_every_tool_of_the_table_has_its_function() -> None:
     assert all(callable(getattr(MemoryTools, f"_{tool.name}")) for tool in TOOLS)
+
+
+async def test_a_folder_that_is_not_there_opens_no_server(tmp_path: Path) -> None:
+    done = run_loom([LOOM, "mcp", "--url", f"sqlite:{tmp_path}/none/m.db"], cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "/none'; make it first" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    kept = run_loom([LOOM, "mcp"], cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)})
+    assert kept.returncode == 0, "the folder in the home folder is made"
+    assert (tmp_path / ".loom").is_dir()
 
 
 async def test_the_command_serves_a_client_that_starts_it(tmp_path: Path) -> None:

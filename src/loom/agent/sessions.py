@@ -124,6 +124,7 @@ class Sessions:
             if self._loop is not None:
                 stack.enter_context(self._loop.used())
             await stack.enter_async_context(held.locked())
+            self._check_open()  # it may have been closed while this waited
             if session_id is not None:  # another process may have continued this conversation, or deleted it
                 newest = await self._store.load(scope)
                 if newest is None and held.session.head is not None:
@@ -136,6 +137,13 @@ class Sessions:
                 with suppress(NotFound):  # or forgot it
                     await held.session.restore()
                 raise
+            except UsageError as error:  # most often its store says that it is closed
+                if not self._closed:
+                    raise
+                raise UsageError(
+                    f"this agent was closed during a turn of session {scope.session_id!r}, which could not end "
+                    f"({error}); wait for its runs before you close it"
+                ) from error
 
     @property
     def description(self) -> str:

@@ -64,10 +64,12 @@ def serve(
 async def _serve(url: str, user: str, namespace: str, trust_instructions: bool) -> None:
     from loom.engine.agent_parts import agent_checkpoints
     from loom.engine.open import open_memory
+    from loom.engine.urls import check_folder
     from loom.server.mcp import MemoryTools, serve_stdio
 
     if url == default_url():
         Path(url.removeprefix("sqlite:")).parent.mkdir(mode=0o700, exist_ok=True)
+    check_folder(url)
     checkpoints, _ = agent_checkpoints(None, url)
     async with open_memory(url, namespace=namespace) as memory:
         try:

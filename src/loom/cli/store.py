@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loom.cli.output import Json, console, plain, print_json, progress_bar
+from loom.errors import UsageError
 
 if TYPE_CHECKING:
     from loom.admin.copy import Copied
@@ -23,7 +24,14 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Create a store, verify its indexes, copy it, erase forgotten bytes.", no_args_is_help=True)
 
 Url = Annotated[
-    str, typer.Argument(metavar="URL", help="The store: sqlite:PATH, postgres://..., redis://..., qdrant:FOLDER, ...")
+    str | None,
+    typer.Argument(metavar="URL", help="The store: sqlite:PATH, postgres://..., redis://..., qdrant:FOLDER, ..."),
+]
+AdminUrl = Annotated[
+    str | None, typer.Argument(metavar="URL", help="The store; for Postgres, the URL of an administrator.")
+]
+NamedUrl = Annotated[
+    str | None, typer.Option("--url", metavar="URL", help="The store, in place of the first argument.")
 ]
 _T = TypeVar("_T")
 
@@ -31,6 +39,22 @@ _T = TypeVar("_T")
 def user_name(user: Scope) -> str:
     """A user's name for people; the default namespace is left out."""
     return user.user_id if user.namespace == "default" else f"{user.namespace} / {user.user_id}"
+
+
+def _given(url: str | None, named: str | None) -> str | None:
+    """The store that was given as a word or with --url."""
+    if url is not None and named is not None:
+        # Neither is repeated: each may hold a password.
+        raise UsageError("the store is given twice, as a word and with --url; give it once")
+    return named if url is None else url
+
+
+def _needed(url: str | None, named: str | None) -> str:
+    """The same, where the command does nothing without a store."""
+    place = _given(url, named)
+    if place is None:
+        raise UsageError("no store is given; name it as a word or with --url, such as sqlite:./bot.db")
+    return place
 
 
 def run_and_close(store: Any, work: Callable[[Any], Awaitable[_T]]) -> _T:
@@ -45,8 +69,9 @@ def run_and_close(store: Any, work: Callable[[Any], Awaitable[_T]]) -> _T:
 
 @app.command()
 def init(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The store; for Postgres, the URL of an administrator.")],
+    url: AdminUrl = None,
     *,
+    named: NamedUrl = None,
     schema: Annotated[str | None, typer.Option(help="The schema to create in Postgres.  [default: loom]")] = None,
     app_role: Annotated[str | None, typer.Option(help="The role that stores connect as.  [default: loom_app]")] = None,
     owner_role: Annotated[
@@ -75,10 +100,11 @@ def init(
     """
     from loom.admin.maintenance import init_store
 
+    place = _needed(url, named)
     roles = {"schema": schema, "app_role": app_role, "owner_role": owner_role, "password": password}
     roles |= {"one_role": one_role or None, "partitions": partitions}
     with progress_bar("making") as progress:
-        made = anyio.run(partial(init_store, url, progress=progress, **roles))
+        made = anyio.run(partial(init_store, place, progress=progress, **roles))
     if json:
         print_json({one.part: one.done for one in made})
         return
@@ -88,8 +114,9 @@ def init(
 
 @app.command()
 def sweep(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The store; for Postgres, the URL of an administrator.")],
+    url: AdminUrl = None,
     *,
+    named: NamedUrl = None,
     schema: Annotated[str | None, typer.Option(help="The schema in Postgres.  [default: loom]")] = None,
     owner_role: Annotated[
         str | None, typer.Option(help="The role that owns the tables.  [default: loom_owner]")
@@ -102,8 +129,9 @@ def sweep(
     """
     from loom.admin.maintenance import sweep_store
 
+    place = _needed(url, named)
     with progress_bar("sweeping"):
-        pending = anyio.run(partial(sweep_store, url, schema=schema, owner_role=owner_role))
+        pending = anyio.run(partial(sweep_store, place, schema=schema, owner_role=owner_role))
     if json:
         print_json({"pending": list(pending)})
     else:
@@ -115,7 +143,8 @@ def sweep(
 
 @app.command()
 def verify(
-    url: Url,
+    url: Url = None,
+    named: NamedUrl = None,
     repair: Annotated[
         bool, typer.Option("--repair", help="Rebuild indexes that differ from the records; remove damaged records.")
     ] = False,
@@ -125,9 +154,10 @@ def verify(
     from loom.admin.maintenance import verify_store
     from loom.engine.urls import Opening, check_is_there, store_at
 
-    check_is_there(url)
+    place = _needed(url, named)
+    check_is_there(place)
     with progress_bar("verifying"):
-        found = run_and_close(store_at(url, Opening(makes=False)), lambda store: verify_store(store, repair=repair))
+        found = run_and_close(store_at(place, Opening(makes=False)), lambda store: verify_store(store, repair=repair))
     is_right = all(part.is_right for part in found)
     if json:
         parts = [{**plain(part), "is_right": part.is_right} for part in found]
@@ -226,21 +256,23 @@ def doctor(
             metavar="URL", help="A store, such as sqlite:PATH or postgres://...; without it, the installation."
         ),
     ] = None,
+    named: NamedUrl = None,
     json: Json = False,
 ) -> None:
     """Report what is installed, or whether a store answers and what it guarantees with its current settings.
 
     The exit code is 1 if a part of the store does not answer, or if the model that LOOM_MODEL names cannot be used.
     """
-    if url is None:
+    place = _given(url, named)
+    if place is None:
         _installation(json=json)
         return
     from loom.admin.doctor import examine
     from loom.engine.urls import check_is_there
 
-    check_is_there(url)
+    check_is_there(place)
     with progress_bar("asking"):
-        found = anyio.run(examine, url)
+        found = anyio.run(examine, place)
     if json:
         print_json(found)
     else:

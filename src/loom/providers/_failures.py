@@ -119,9 +119,16 @@ def unreadable(who: str, error: Exception) -> BadResponse:
     return BadResponse(f"{who} sent something that is not an answer ({type(error).__name__}: {error})")
 
 
-def ended_early(who: str) -> BadResponse:
-    """The error for a stream that ends before its answer does."""
-    return BadResponse(f"the stream of {who} ended before the answer did; what came so far is not kept")
+def nothing_came(who: str) -> BadResponse:
+    """The error for a stream without a single event: most often a page, from an address that is not the provider's."""
+    return BadResponse(f"the stream of {who} ended before an answer began; check the address")
+
+
+def ended_early(who: str) -> ProviderUnavailable:
+    """The error for a stream that ends before its answer does: a server that stops closes its connections properly."""
+    return ProviderUnavailable(
+        f"the stream of {who} ended before the answer did; what came so far is not kept, try again later"
+    )
 
 
 def unreachable(who: str, error: Exception, address: str | None = None) -> ProviderUnavailable:

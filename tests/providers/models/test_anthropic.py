@@ -161,7 +161,13 @@ async def test_events_and_blocks_nobody_knows_yet_do_no_harm():
 
 async def test_a_page_in_place_of_a_stream_is_not_an_answer(model, service):
     service.script(Refused(200, b"<html>Log in to continue</html>", {"content-type": "text/html"}))
-    with pytest.raises(BadResponse, match="ended before"):
+    with pytest.raises(BadResponse, match="ended before an answer began; check the address"):
+        await model.complete(ASKED)
+
+
+async def test_an_answer_that_says_it_is_whole_and_not_why_it_ended_is_unreadable(model, service):
+    service.script(Refused(200, event({"type": "message_stop"}, "message_stop"), {"content-type": "text/event-stream"}))
+    with pytest.raises(BadResponse, match="without a stop_reason"):
         await model.complete(ASKED)
 
 

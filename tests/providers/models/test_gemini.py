@@ -258,6 +258,14 @@ async def test_a_blocked_prompt_is_a_refusal(service, model):
     assert (response.stop, response.parts) == ("refusal", ())
 
 
+async def test_a_stream_without_an_answer_is_told_from_one_that_broke(service, model):
+    service.script(raw(), raw(says({"text": "half"})))
+    with pytest.raises(BadResponse, match="ended before an answer began"):
+        await model.complete(ASK)
+    with pytest.raises(ProviderUnavailable, match="ended before the answer did"):
+        await model.complete(ASK)
+
+
 async def test_a_malformed_call_is_a_bad_response(service, model):
     service.script(raw(says(finish="MALFORMED_FUNCTION_CALL")))
     with pytest.raises(BadResponse, match="MALFORMED"):

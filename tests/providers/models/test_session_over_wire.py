@@ -10,10 +10,13 @@ from loom.core.message import TextPart, ToolCallPart, ToolSpec
 from loom.errors import BadResponse, ProviderError, ProviderUnavailable
 from loom.session.session import Session
 from loom.testing import ScriptedModel
-from loom.testing.wire import Said
+from loom.testing.wire import Refused, Said
 from tests.providers.models.served import each_kind, served
 
 pytestmark = pytest.mark.anyio
+
+NOTHING = Refused(200, b"", {"content-type": "text/event-stream"})
+"""A stream that ends before anything of an answer came."""
 
 
 class Search:
@@ -43,7 +46,9 @@ def said_by(session):
 
 
 @each_kind
-@pytest.mark.parametrize("fault", ["rate_limited", "overloaded", "server_error", "dropped", "cut", "error_in_stream"])
+@pytest.mark.parametrize(
+    "fault", ["rate_limited", "overloaded", "server_error", "dropped", "cut", "ended_early", "error_in_stream"]
+)
 async def test_a_fault_of_the_moment_costs_a_wait_and_nothing_else(kind, fault):
     async with served(kind) as (model, service):
         service.script(Said.text("First."), fault, fault, Said.text("Second."), Said.text("Third."))
@@ -68,12 +73,12 @@ async def test_a_fault_of_the_moment_costs_a_wait_and_nothing_else(kind, fault):
 
 
 @each_kind
-@pytest.mark.parametrize("fault", ["ended_early", "malformed", "bad_request", "empty_400", "unauthorized"])
+@pytest.mark.parametrize("fault", ["malformed", NOTHING, "bad_request", "empty_400", "unauthorized"], ids=str)
 async def test_a_fault_for_good_withdraws_the_message(kind, fault):
     async with served(kind) as (model, service):
         service.script(fault, Said.text("Now it works."))
         session = Session(model=model, sleep=Waits())
-        with pytest.raises(BadResponse if fault in {"ended_early", "malformed"} else ProviderError):
+        with pytest.raises(BadResponse if fault in ("malformed", NOTHING) else ProviderError):
             await session.send("hi")
         assert session.messages == ()
         assert len(service.requests) == 1

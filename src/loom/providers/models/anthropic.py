@@ -115,8 +115,10 @@ class MessageReader:
 
     def response(self) -> ModelResponse:
         """The whole answer."""
-        if not self._done or self._stop is None:
+        if not self._done:
             raise ended_early(self._who)
+        if self._stop is None:
+            raise ValueError("it ended without a stop_reason")
         id: str | None = self._message.get("id")
         parts = (part for index in sorted(self._blocks) if (part := self._part(index)) is not None)
         kept, stop = ended(unique_calls(parts, id), _STOPS.get(self._stop, "end"))

@@ -28,7 +28,7 @@ from loom.protocols.model import (
     ThinkingChunk,
     ToolCallChunk,
 )
-from loom.providers._failures import Failure, as_error, ended_early, unreachable, unreadable
+from loom.providers._failures import Failure, as_error, ended_early, nothing_came, unreachable, unreadable
 from loom.providers.models import RENDERER, Render
 from loom.providers.models._answer import Repairer, ended, plain_settings, usage_or_estimate
 from loom.providers.models.sdk import DEFAULT_TIMEOUT, StreamedModel
@@ -204,11 +204,13 @@ class GeminiModel(StreamedModel):
         body = self._body(request)
         answer, repairer = GeminiAnswer(self.name, self._ids), Repairer()
         opened: list[Any] = []
+        has_begun = False
         _OPENED.set(opened)
         try:
             responses = await client.aio.models.generate_content_stream(**body)
             async with aclosing(responses):
                 async for response in responses:
+                    has_begun = True
                     for chunk in repairer.chunks(answer.add(response)):
                         yield chunk
         except Exception as error:
@@ -218,6 +220,8 @@ class GeminiModel(StreamedModel):
             with CancelScope(shield=True):
                 for http_response in opened:
                     await http_response.aclose()
+        if not has_begun:
+            raise nothing_came(self.name)
         done = answer.response()
         done = replace(done, usage=usage_or_estimate(done.usage, request, done.parts))
         for chunk in repairer.chunks([done]):

@@ -17,7 +17,7 @@ from loom.core.clock import Clock, SystemClock
 from loom.core.message import JSON
 from loom.errors import LoomError, MissingExtra, ProviderError, UsageError
 from loom.protocols.model import Chunk, ModelRequest, ModelResponse
-from loom.providers._failures import Failure, as_error, retry_after, unreachable, unreadable
+from loom.providers._failures import Failure, as_error, nothing_came, retry_after, unreachable, unreadable
 from loom.providers.models import RENDERER, Render
 from loom.providers.models._answer import Repairer
 
@@ -36,7 +36,7 @@ class Reader(Protocol):
         ...
 
     def response(self) -> ModelResponse:
-        """The whole answer; raises BadResponse where the stream ended before it did."""
+        """The whole answer; raises ProviderUnavailable where the stream ended before it did."""
         ...
 
 
@@ -112,12 +112,14 @@ class SdkModel(StreamedModel):
         body = self._body(request)
         client = await self._connected()
         reader, repairer = self._reader(request), Repairer()
+        has_begun = False
         async with await self._opened(client, body) as events:
             try:
                 async for event in events:
+                    has_begun = True
                     for chunk in repairer.chunks(reader.take(event.to_dict(mode="json", warnings=False))):
                         yield chunk
-                response = reader.response()
+                response = self._whole(reader, has_begun=has_begun)
             except LoomError:
                 raise
             except Exception as error:
@@ -176,6 +178,12 @@ class SdkModel(StreamedModel):
             raise UsageError(f"the request to {self.name} cannot be sent: {error}") from error
         except Exception as error:
             raise self._as_loom_error(error) from error
+
+    def _whole(self, reader: Reader, *, has_begun: bool) -> ModelResponse:
+        """The answer of a stream that ended; it has begun if an event came."""
+        if not has_begun:
+            raise nothing_came(self.name)
+        return reader.response()
 
     def _timeouts(self, sdk: Any) -> Any:
         return sdk.Timeout(self._timeout, connect=min(self._timeout, _CONNECT_TIMEOUT))

@@ -40,7 +40,7 @@ _FAULTS: dict[Fault, type[LoomError]] = {
     "unauthorized": ProviderError,
     "dropped": ProviderUnavailable,
     "cut": ProviderUnavailable,
-    "ended_early": BadResponse,
+    "ended_early": ProviderUnavailable,
     "malformed": BadResponse,
     "error_in_stream": ProviderUnavailable,
 }
