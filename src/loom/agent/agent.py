@@ -200,8 +200,7 @@ class Agent:
             tool_output_limit=tool_output_limit,
             ledger=self._ledger,
         )
-        known = checked_skills(skills)
-        own: dict[str, Any] = {"skills": known, "memory": self.memory, "approve": approve, "agent_name": name}
+        own: Any = {"skills": checked_skills(skills), "memory": self.memory, "approve": approve, "agent_name": name}
         self._sessions = Sessions(
             partial(Session, model=metered(self.model, self._ledger), config=session_config, checkpoints=store, **own),
             instructions=instructions,
