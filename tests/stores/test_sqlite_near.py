@@ -183,7 +183,7 @@ async def test_what_is_held_in_memory_stays_within_its_bound():
     async with filled(matrix) as store:
         await store.put(BOB, an_episode("b"))
         await store.put_vectors(BOB, {"b": matrix[0]})
-        store._cache = SearchCache(30_000, exact_numbers=0)
+        store._cache = SearchCache(15_000, exact_numbers=0)
         await store.search(BOB, Query(vector=matrix[0]))
         assert len(store._cache._held) == 1
         for _ in range(2):  # more than the bound: it works, and nothing is kept

@@ -106,8 +106,19 @@ async def test_connections_that_are_killed_cost_nothing(own):
 
 
 async def crash(own):
-    """What `pg_ctl stop -m immediate` does to every process but the first, which starts them again."""
-    with psycopg.connect(own.url(), autocommit=True) as db:
+    """What `pg_ctl stop -m immediate` does to every process but the first, which starts them again.
+
+    On a busy machine the server may still be recovering from the crash before this one.
+    """
+    opened = []
+
+    def is_back():
+        with suppress(psycopg.OperationalError):
+            opened.append(psycopg.connect(own.url(), autocommit=True))
+        return bool(opened)
+
+    await until(is_back)
+    with opened[0] as db:
         os.kill(db.info.backend_pid, signal.SIGKILL)
 
 
