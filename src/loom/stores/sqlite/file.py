@@ -22,8 +22,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import anyio.to_thread
 import apsw
-from anyio import CapacityLimiter
-from anyio.lowlevel import RunVar
+from anyio import CapacityLimiter, WouldBlock
+from anyio.lowlevel import RunVar, checkpoint
 
 from loom.core.checks import check_text
 from loom.core.threads import in_thread, may_block, renew_lock_after_fork
@@ -63,9 +63,20 @@ def _reads() -> CapacityLimiter:
     return _made(_READS, MOST_READERS)
 
 
-def _quick_reads() -> CapacityLimiter:
-    """What reads on the event loop wait for."""
-    return _made(_QUICK_READS, 1)
+async def _turn_on_the_loop() -> CapacityLimiter:
+    """What reads on the event loop wait for, acquired; everything else has had its turn meanwhile."""
+    turn = _made(_QUICK_READS, 1)
+    try:
+        turn.acquire_nowait()
+    except WouldBlock:
+        await turn.acquire()
+        return turn
+    try:
+        await checkpoint()  # acquire() would do this too, in four times the time
+    except BaseException:
+        turn.release()
+        raise
+    return turn
 
 
 def _made(variable: RunVar[CapacityLimiter], most: int) -> CapacityLimiter:
@@ -583,14 +594,16 @@ class SqliteFile:
         if what is None or may_block():
             return await in_thread(partial(self._readers.run, action), _reads)
         if self._pace.is_quick(what):
-            async with _quick_reads():
-                try:
-                    if self._pace.is_quick(what):  # those that waited before this one may have found that it is not
-                        return self._paced(what, partial(self._readers.run_at_once, action))
-                except TakesLong:
-                    self._pace.note(what, _REFUSED)
-                except MustWait:
-                    pass
+            turn = await _turn_on_the_loop()
+            try:
+                if self._pace.is_quick(what):  # those that waited before this one may have found that it is not
+                    return self._paced(what, partial(self._readers.run_at_once, action))
+            except TakesLong:
+                self._pace.note(what, _REFUSED)
+            except MustWait:
+                pass
+            finally:
+                turn.release()
         return await in_thread(partial(self._paced, what, partial(self._readers.run, action)), _reads)
 
     def _paced(self, what: What, read: Callable[[], _T]) -> _T:
