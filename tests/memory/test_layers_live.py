@@ -363,22 +363,6 @@ async def test_a_recall_does_not_wait_for_the_jobs_that_it_makes_due(clock):
     assert await living(memory) == {"L2": [GATE]}
 
 
-async def test_many_recalls_queue_the_return_of_a_record_once(clock):
-    store = SlowStore(clock)
-    memory = await aged(store, clock)
-    store.may_write.set()
-    for _ in range(5):
-        await memory.recall("gate code", **USER)
-        await anyio.wait_all_tasks_blocked()
-    assert store.written == 1
-    clock.advance(timedelta(minutes=1))
-    await memory.recall("gate code", **USER)
-    await anyio.wait_all_tasks_blocked()
-    assert store.written == 2, "nobody ran the job for a minute"
-    await memory.metabolize(**USER)
-    assert await living(memory) == {"L2": [GATE]}
-
-
 async def test_what_could_not_be_queued_is_queued_by_the_next_recall(clock):
     store = SlowStore(clock)
     memory = await aged(store, clock)

@@ -108,7 +108,7 @@ class MemoryParts:
         self._metabolism = Metabolism(
             store, self.config, clock=clock, ids=self._ids, learner=self._learner, embed=self._embed, locks=locks
         )
-        self._upkeep = Upkeep(self._metabolism, self.config, clock)
+        self._upkeep = Upkeep(self._metabolism, self.config)
         self._upkeeps.append(self._upkeep)
         self._accesses = Accesses(store, self.config, clock=clock, on_due=self._upkeep.take)
         self._learning: Learning | None = None

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from contextlib import suppress
-from datetime import datetime, timedelta
 from logging import getLogger
 from typing import TYPE_CHECKING
 
-from loom.core.clock import Clock
 from loom.core.doors import Late
 from loom.core.scope import Scope
 from loom.errors import LoomError
@@ -29,18 +27,16 @@ LAST_USERS = 32
 """Users whose jobs closing runs; those of the others stay for the next start."""
 _MOST_HELD = 1000
 """Records of a user that wait for their next turn to come back; of more, jobs are queued."""
-_LATELY = timedelta(seconds=30)
-"""How long the return of a record is not queued again: until then its job may not have run."""
 _USERS = 1000
-"""Users of whom anything is held: reports, what their accesses made due, and what was queued of it lately."""
+"""Users of whom anything is held: reports, and what their accesses made due."""
 _log = getLogger(__name__)
 
 
 class Upkeep:
     """Runs the jobs of users who spoke in this process: those of a turn with it, the others behind the answers."""
 
-    def __init__(self, metabolism: Metabolism, config: MemoryConfig, clock: Clock) -> None:
-        self._metabolism, self._config, self._clock = metabolism, config, clock
+    def __init__(self, metabolism: Metabolism, config: MemoryConfig) -> None:
+        self._metabolism, self._config = metabolism, config
         self._waiting = Counter[Scope]()
         self._hurried = set[Scope]()
         self._held: dict[Scope, Moves] = {}
@@ -48,8 +44,6 @@ class Upkeep:
         self._due: dict[Scope, Moves] = {}
         """What accesses of others made due, and is not queued yet."""
         self._queueing: dict[Scope, asyncio.Task[None]] = {}
-        self._queued: OrderedDict[Scope, dict[str, datetime]] = OrderedDict()
-        """When the return of a record was queued: each recall that finds the record makes it due again."""
         self._reports: OrderedDict[Scope, Metabolized] = OrderedDict()
         self._tasks: dict[Scope, asyncio.Task[None]] = {}
         self._sweep: asyncio.TimerHandle | None = None
@@ -84,11 +78,7 @@ class Upkeep:
             self._waiting[user] += 0  # if no turn comes, it is queued with the jobs of the user
             self._arm(user)
             return
-        now, lately = self._clock.now(), self._queued.get(user, {})
-        back = frozenset(id for id in moves.back if id not in lately or now - lately[id] >= _LATELY)
-        if not back and not moves.kinds:
-            return
-        self._due[user] = self._due.get(user, NO_MOVES) | Moves(back, moves.kinds)
+        self._due[user] = self._due.get(user, NO_MOVES) | moves
         loop, running = _running_loop(), self._queueing.get(user)
         if loop is None or self._closed or len(self._queueing) >= _USERS:
             await self._queue_due(user)
@@ -100,7 +90,7 @@ class Upkeep:
         """Queue what accesses of a user made due, and what they make due meanwhile."""
         while due := self._due.pop(user, None):
             try:
-                queued = await self._metabolism.queue_moves(user, due)
+                await self._metabolism.queue_moves(user, due)
             except Exception as error:  # noqa: BLE001 - no caller awaits this, and stores may be third-party code
                 _log.warning("what a recall made due could not be queued: %s", error)
                 return  # records in the archive are due again when they are recalled; layers are checked anyway
@@ -108,11 +98,6 @@ class Upkeep:
                 self._due[user] = self._due.get(user, NO_MOVES) | due
                 raise
             self._hurry(user)
-            lately = self._queued.setdefault(user, {})
-            lately.update(dict.fromkeys(queued, self._clock.now()))
-            self._queued.move_to_end(user)
-            if len(lately) > _MOST_HELD or len(self._queued) > _USERS:
-                self._queued.popitem(last=len(lately) > _MOST_HELD)
 
     async def _settle_due(self, user: Scope) -> None:
         """Have what accesses of a user made due queued."""
@@ -120,7 +105,6 @@ class Upkeep:
         if running is not None and not running.done() and running.get_loop() is _running_loop():
             await asyncio.wait([running])
         await self._queue_due(user)
-        self._queued.pop(user, None)
 
     def held(self, user: Scope) -> Moves:
         """What accesses made due, and no turn has written yet."""
@@ -171,7 +155,6 @@ class Upkeep:
     def forget(self, user: Scope) -> None:
         """Drop what is held of a user: notes in a report may quote what is to be forgotten."""
         self._due.pop(user, None)
-        self._queued.pop(user, None)
         self._reports.pop(user, None)
         del self._waiting[user]
         self._hurried.discard(user)

@@ -381,27 +381,23 @@ class Metabolism:
             wanted = Moves(due.back, frozenset(_LAYER_JOBS))
             await retry_stale(self._store, scope, lambda epoch: self._queue(scope.for_user(), wanted, epoch))
 
-    async def queue_moves(self, user: Scope, due: Moves) -> frozenset[str]:
-        """Queue what accesses made due, and return those of the archived records for which something was queued.
+    async def queue_moves(self, user: Scope, due: Moves) -> None:
+        """Queue what accesses made due: of a record that comes back, its statement comes, if there is one.
 
-        Of a record that comes back, its statement comes, if there is one. Where that was never archived, its layer is
-        checked if it deserves to move up: accesses since may have counted past the threshold.
+        Where that was never archived, its layer is checked if it deserves to move up: accesses since may have counted
+        past the threshold.
         """
 
-        async def attempt(epoch: str) -> frozenset[str]:
-            now, back, kinds, queued = self._clock.now(), set[str](), set(due.kinds), set[str]()
+        async def attempt(epoch: str) -> None:
+            now, back, kinds = self._clock.now(), set[str](), set(due.kinds)
             for record in await self._successors(user, due.back) if due.back else ():
                 if record.archived_at is None and deserves_promotion(record, self._config, now=now):
                     kinds.add(LAYER_JOBS[record.layer])
                 elif record.archived_at is not None and due_kind(record, self._config, now=now) == REVIVE:
                     back.add(record.id)
-                else:
-                    continue
-                queued |= {record.id, *record.sources}
             await self._queue(user, Moves(frozenset(back), frozenset(kinds)), epoch)
-            return due.back & queued
 
-        return await retry_stale(self._store, user, attempt)
+        await retry_stale(self._store, user, attempt)
 
     async def _queue(self, user: Scope, due: Moves, epoch: str) -> None:
         """Queue what was due at an epoch of the user.
