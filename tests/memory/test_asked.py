@@ -88,5 +88,16 @@ async def test_questions_that_carry_something_stay(memory, asked):
     assert asked in await recalled(memory, "What do I need for the paint?", asked)
 
 
+@pytest.mark.parametrize(
+    "asked",
+    ["Explain WireGuard.", "Tell me more about WireGuard.", "Describe WireGuard please", "Can you explain WireGuard?"],
+)
+async def test_a_request_that_names_nothing_but_the_topic_adds_nothing(memory, asked):
+    said = (asked, "WireGuard uses port 51820.")
+    assert await recalled(memory, "Which port does WireGuard use?", *said) == ["WireGuard uses port 51820."]
+    assert asked in await recalled(memory, "What did I ask about WireGuard?")
+    assert asked in await recalled(memory, "Which port does Tailscale use?")
+
+
 async def test_who_asks_what_was_asked_is_shown_the_questions(memory):
     assert await recalled(memory, "What did I ask you about living?", "Where do I live?") == ["Where do I live?"]

@@ -311,11 +311,13 @@ _UNMARKED: Final = re.compile(
     rf"|(?:(?:can|could|would) you )?(?:please )?(?:tell|remind) me (?:again )?(?!when\b){_ASKED}\b"
     rf"|(?:(?:can|could|would) you )?(?:please )?"
     rf"(?:tell me (?:(?:a bit|a little|some|something) )?(?:more|about)|explain|describe)\b"
-    rf")[^.!?,:;\n]*[.!]?",
+    rf")[^.!?,:;\n]*[.!?]?",
     re.IGNORECASE,
 )
 """A question without a question mark, by its word order, or a request to be told: `where do i live`, `Tell me where I
 live.`, `Explain the rules.` A reminder (`Tell me when the pasta is done`) is not one."""
+_REQUEST: Final = frozenset("bit could describe explain little more please remind tell".split())  # noqa: SIM905
+"""Words of a request to be told that are none of its topic."""
 _NEVER_ASKS: Final = frozenset("fgiklmnquvxyzFGIKLMNQUVXYZ0123456789")
 """Characters that no question without a question mark begins with: most turns need no look at the pattern."""
 _SENTENCE: Final = re.compile(r"(?<=[.!?])\s+")
@@ -360,7 +362,8 @@ def _tells_nothing(text: str, known: set[str]) -> bool:
     if not is_unmarked and not all(sentence.endswith("?") for sentence in sentences):
         return False
     words = tokens(text)
-    if {stem(word) for word in words if word not in STOP_WORDS} <= known:
+    said = STOP_WORDS | _REQUEST if is_unmarked else STOP_WORDS
+    if {stem(word) for word in words if word not in said} <= known:
         return True
     is_plain = len(sentences) == 1 and len(words) <= _PLAIN and (is_unmarked or words[0] in _OPENS)
     return is_plain and not _DETAIL.search(text)
