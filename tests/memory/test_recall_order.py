@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loom import open_memory
 from loom.core.record import Episode, Provenance
 from loom.memory._recall.rank import FAR, FIRST, TOP, Ranked, newest_first, role_of
 from loom.memory._shared import POSITION
@@ -209,3 +210,33 @@ def test_nothing_is_lost_or_doubled_and_scores_fall(rows):
     newest = by_age(ranked, records)
     assert [r.score for r in newest] == sorted((r.score for r in newest), reverse=True)
     assert sorted(r.id for r in newest) == sorted(records)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("speaker", [None, "user", "Lena"])
+@pytest.mark.parametrize(
+    ("question", "right", "later"),
+    [
+        (
+            "How many mg is the morning pill?",
+            "My morning pill is 5 mg and goes with food.",
+            "My evening pill is 20 mg and goes with food.",
+        ),
+        (
+            "What is in the red folder?",
+            "The red folder has the tax papers of last year.",
+            "The blue folder has the insurance papers of last year.",
+        ),
+        (
+            "Where is the kettle?",
+            "The kettle is in the attic of house 6.",
+            "The violin is in the attic of house 6.",
+        ),
+    ],
+)
+async def test_the_same_said_later_of_another_thing_does_not_come_first(question, right, later, speaker):
+    async with open_memory("inmemory", facts=None) as memory:
+        for text in (right, later):
+            await memory.remember({"role": "user", "content": text, "name": speaker} if speaker else text, user_id="a")
+        found = await memory.recall(question, user_id="a")
+        assert found.hits[0].text == right

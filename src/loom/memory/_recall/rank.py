@@ -559,6 +559,12 @@ ALIKE = 0.25
 """The least share of common words for a turn to count as a repetition of another."""
 SHARED = 3
 """The least number of common words: two short turns may be alike by chance."""
+PARALLEL = 0.5
+"""The share of common words from which two turns, or two messages, say the same of two things, if the later one lacks a
+word of the question: the morning pill and the evening pill."""
+NEARER = 0.1
+"""How much nearer the earlier of two such turns has to be to the question: what changes it may use a synonym. Of the
+facts of Letta, 91% of those that changed come first; 88% if that did not count, and 92% if there were no such rule."""
 COVERS = 0.6
 """The least share of the question's words in the earlier message that the later one has to have."""
 FAR = 5.0
@@ -619,26 +625,38 @@ def _people(question: str, ranked: Sequence[Ranked], hits: HitColumns, places: S
     turns = sorted(_turn(hits, place, _words(hits.texts[place][:RANKED], bits)) for place in places)
     stamps = {turn.id: _words(found[0], bits) for turn in turns if (found := _STAMP.match(turn.text))}
     said = {turn.id: turn.words & ~stamps.get(turn.id, 0) for turn in turns}
+    cosines = hits.signals.get("dense")
+    near = {} if cosines is None else {hits.ids[place]: float(cosines[place]) for place in places}
 
     def repeats(older: _RankedTurn, newer: _RankedTurn) -> bool:
-        shared = (said[older.id] & said[newer.id]).bit_count()
-        if shared < SHARED or (older.speaker, older.role) != (newer.speaker, newer.role):
+        shared, different = (said[older.id] & said[newer.id]).bit_count(), (older.words | newer.words).bit_count()
+        is_same = (older.speaker, older.role) == (newer.speaker, newer.role)
+        if not is_same or shared < max(SHARED, ALIKE * different):
             return False
-        is_alike = shared >= ALIKE * (older.words | newer.words).bit_count()
-        return is_alike and not _is_of_another(older, newer, wanted, bits)
+        if older.words & wanted & ~newer.words and shared >= PARALLEL * different:
+            nearer = near.get(older.id, 0.0) - near.get(newer.id, 0.0)
+            if nearer >= NEARER:
+                return False
+        return not _is_of_another(older, newer, wanted, bits)
 
     return _moved(ranked, [turn for turn in turns if not turn.asks], turns, repeats)
 
 
 def _messages(question: str, ranked: Sequence[Ranked], hits: HitColumns, places: Sequence[int]) -> list[Ranked]:
     bits: dict[str, int] = {}
+    words: dict[str, int] = {}
     stems = content_terms(question)
     turns = sorted(_turn(hits, place, _told(hits.texts[place][:RANKED], stems, bits)) for place in places)
     _, *others = question.split()
     names = query_terms(" ".join(word for word in others if word != word.lower() or _DIGIT.search(word)))
     names += tuple(filter(_PAIR.fullmatch, stems))
 
+    whole = {turn.id: _words(turn.text, words) for turn in turns}
+
     def repeats(older: _RankedTurn, newer: _RankedTurn) -> bool:
+        shared = (whole[older.id] & whole[newer.id]).bit_count()
+        if older.words & ~newer.words and shared >= PARALLEL * (whole[older.id] | whole[newer.id]).bit_count():
+            return False
         covers = newer.words.bit_count() >= max(1.0, COVERS * older.words.bit_count())
         return covers and stems_in(older.text, names) <= stems_in(newer.text, names)
 
