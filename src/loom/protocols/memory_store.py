@@ -330,10 +330,10 @@ class Scrubs(Protocol):
 
 @runtime_checkable
 class Sweeps(Protocol):
-    """A store on a server whose files can be rewritten, which takes too long to wait for in a call."""
+    """A store whose files, or those of its server, can be rewritten, which takes too long to wait for in a call."""
 
     async def sweep(self) -> tuple[str, ...]:
-        """Leave no bytes of what was deleted in the files of the server; returns what is pending, in words."""
+        """Leave no bytes of what was deleted in the files; returns what is pending, in words."""
         ...
 
 

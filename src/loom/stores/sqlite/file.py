@@ -344,6 +344,11 @@ class Writer:
         self._is_unscrubbed = not _truncated(db, _SCRUB_MILLISECONDS)
         return not self._is_unscrubbed
 
+    def rewrite(self, db: Database) -> bool:
+        """Write the file anew, then scrub(): SQLite leaves a copy of a row that it moved to another page."""
+        db.execute("VACUUM").fetchall()
+        return self.scrub(db)
+
     @property
     def others(self) -> Others:
         """What is known of other processes, and the latest time that was noted."""
@@ -630,6 +635,11 @@ class SqliteFile:
         """Empty the write-ahead log; the texts say what is still pending."""
         writer = await self.opened()
         return self._pending(is_scrubbed=await writer.done(writer.submit(writer.scrub, alone=True)))
+
+    async def sweep(self) -> tuple[str, ...]:
+        """Write the file anew, and empty the log; the texts say what is still pending."""
+        writer = await self.opened()
+        return self._pending(is_scrubbed=await writer.done(writer.submit(writer.rewrite, alone=True)))
 
     def _pending(self, *, is_scrubbed: bool) -> tuple[str, ...]:
         return () if is_scrubbed else (_BUSY_LOG.format(path=self.path),)

@@ -472,6 +472,10 @@ class SqliteStore(BaseMemoryStore):
         """Empty the write-ahead log, where deleted text may still be; returns what is pending, in words."""
         return await self._file.scrub()
 
+    async def sweep(self) -> tuple[str, ...]:
+        """Write the file anew, which leaves nothing in the unused parts of its pages; returns what is pending."""
+        return await self._file.sweep()
+
     async def _close(self) -> None:
         try:
             if self._touches:
