@@ -633,7 +633,11 @@ def _people(question: str, ranked: Sequence[Ranked], hits: HitColumns, places: S
         is_same = (older.speaker, older.role) == (newer.speaker, newer.role)
         if not is_same or shared < max(SHARED, ALIKE * different):
             return False
-        if older.words & wanted & ~newer.words and shared >= PARALLEL * different:
+        if (
+            older.words & wanted & ~newer.words
+            and shared >= PARALLEL * different
+            and _replaces(older.words, newer.words)
+        ):
             nearer = near.get(older.id, 0.0) - near.get(newer.id, 0.0)
             if nearer >= NEARER:
                 return False
@@ -654,13 +658,19 @@ def _messages(question: str, ranked: Sequence[Ranked], hits: HitColumns, places:
     whole = {turn.id: _words(turn.text, words) for turn in turns}
 
     def repeats(older: _RankedTurn, newer: _RankedTurn) -> bool:
-        shared = (whole[older.id] & whole[newer.id]).bit_count()
-        if older.words & ~newer.words and shared >= PARALLEL * (whole[older.id] | whole[newer.id]).bit_count():
+        before, after = whole[older.id], whole[newer.id]
+        is_parallel = (before & after).bit_count() >= PARALLEL * (before | after).bit_count()
+        if older.words & ~newer.words and is_parallel and _replaces(before, after):
             return False
         covers = newer.words.bit_count() >= max(1.0, COVERS * older.words.bit_count())
         return covers and stems_in(older.text, names) <= stems_in(newer.text, names)
 
     return _moved(ranked, turns, turns, repeats)
+
+
+def _replaces(before: int, after: int) -> bool:
+    """Whether later words have one of their own for each that they lack: what only says less may change all of it."""
+    return (after & ~before).bit_count() >= (before & ~after).bit_count()
 
 
 def _is_original(hits: HitColumns, place: int) -> bool:
