@@ -82,7 +82,7 @@ class Upkeep:
         loop, running = _running_loop(), self._queueing.get(user)
         if loop is None or self._closed or len(self._queueing) >= _USERS:
             await self._queue_due(user)
-        elif running is None or running.get_loop() is not loop:
+        elif running is None or running.done() or running.get_loop() is not loop:
             task = self._queueing[user] = loop.create_task(self._queue_due(user))
             task.add_done_callback(lambda done: self._queueing.get(user) is done and self._queueing.pop(user))
 
